@@ -13,7 +13,7 @@ const module = "github.com/trestle-npamp/trestle"
 // rooms is the order of the house, lowest first.
 var rooms = Order{
 	{"internal/invariant"},
-	{"internal/buf", "internal/lint"},
+	{"internal/buf", "internal/wipe", "internal/lint"},
 	{"wire"},
 	{"wire/cbor"},
 	{"wire/bridge", "wire/handshake", "wire/control", "wire/disco"},
@@ -39,7 +39,7 @@ var rooms = Order{
 // machines are the packages that get bytes and a time and give bytes and
 // events: no socket, no clock.
 var machines = []string{
-	"internal/buf", "internal/invariant",
+	"internal/buf", "internal/wipe", "internal/invariant",
 	"wire", "wire/...", "asm/...", "profiles", "crypto/...", "sched",
 	"engine/conn", "engine/assoc", "carriage/jsonrpc", "mapping/...",
 }

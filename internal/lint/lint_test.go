@@ -13,7 +13,8 @@ const module = "github.com/trestle-npamp/trestle"
 // rooms is the order of the house, lowest first.
 var rooms = Order{
 	{"internal/invariant"},
-	{"internal/buf", "internal/wipe", "internal/lint"},
+	{"internal/wipe", "internal/lint"},
+	{"internal/buf"},
 	{"wire"},
 	{"wire/cbor"},
 	{"wire/bridge", "wire/handshake", "wire/control", "wire/disco"},

@@ -1,0 +1,7 @@
+//go:build invariants
+
+package invariant
+
+// Enabled reports whether the build checks invariants and poisons memory that
+// is given back.
+const Enabled = true

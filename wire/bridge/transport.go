@@ -1,0 +1,98 @@
+package bridge
+
+import (
+	"strconv"
+	"unicode/utf8"
+)
+
+// Code is the code of a transport error: why a message did not reach the foreign
+// endpoint, or a document set its consumer. As an error it is what *Error
+// unwraps to, so that errors.Is(err, CodeNotDelivered) works.
+type Code uint8
+
+// The codes (BRIDGE 6, CC-STREAM 6.4, CC-DOC 8). They are never collapsed into
+// one another, nor turned into a foreign error or back.
+const (
+	CodeEnvelopeMalformed   Code = 1
+	CodeProtocolUnsupported Code = 2
+	CodeMethodUnsupported   Code = 3
+	CodeNotDelivered        Code = 4
+	CodeSafetyPolicy        Code = 5
+	CodeNotResumable        Code = 6
+	CodeBindingMalformed    Code = 16
+	CodeDigestMismatch      Code = 17
+	CodeDigestUnstable      Code = 18
+	CodeProofUnbound        Code = 19
+	CodeProofUnsupported    Code = 20
+	CodeSetIncomplete       Code = 21
+)
+
+var codeNames = [...]string{
+	CodeEnvelopeMalformed: "EnvelopeMalformed", CodeProtocolUnsupported: "ProtocolUnsupported",
+	CodeMethodUnsupported: "MethodUnsupported", CodeNotDelivered: "NotDelivered",
+	CodeSafetyPolicy: "SafetyPolicy", CodeNotResumable: "NotResumable",
+	CodeBindingMalformed: "BindingMalformed", CodeDigestMismatch: "DigestMismatch",
+	CodeDigestUnstable: "DigestUnstable", CodeProofUnbound: "ProofUnbound",
+	CodeProofUnsupported: "ProofUnsupported", CodeSetIncomplete: "SetIncomplete",
+}
+
+// Known reports whether the documents define c. A transport error with any other
+// code is read as a foreign error (D11).
+func (c Code) Known() bool { return int(c) < len(codeNames) && codeNames[c] != "" }
+
+// String returns the code's name, or its number.
+func (c Code) String() string {
+	if c.Known() {
+		return codeNames[c]
+	}
+	return "code(" + strconv.Itoa(int(c)) + ")"
+}
+
+// Error returns the code's name.
+func (c Code) Error() string { return c.String() }
+
+// MaxErrorText is the longest text of a transport error, in octets.
+const MaxErrorText = 255
+
+// Error is a transport error. It unwraps to its Code.
+type Error struct {
+	Code Code
+	Text string
+}
+
+// Error returns the code's name and the text.
+func (e *Error) Error() string {
+	if e.Text == "" {
+		return e.Code.String()
+	}
+	return e.Code.String() + ": " + e.Text
+}
+
+// Unwrap returns the code.
+func (e *Error) Unwrap() error { return e.Code }
+
+// AppendTransportError appends a transport error as it stands in place of a
+// foreign message: code, length, text. Text over MaxErrorText octets is cut
+// between two characters. The code must be Known.
+func AppendTransportError(dst []byte, code Code, text string) []byte {
+	if len(text) > MaxErrorText {
+		n := MaxErrorText
+		for n > 0 && !utf8.RuneStart(text[n]) {
+			n--
+		}
+		text = text[:n]
+	}
+	dst = append(dst, byte(code), byte(len(text)))
+	return append(dst, text...)
+}
+
+// ParseTransportError reads the foreign part of a BRIDGE_ERROR. It is a transport
+// error if it starts with a known code and is exactly as long as its length octet
+// says; anything else is the foreign protocol's own error (D11), and ok is false.
+// text is a view of foreign, meant as UTF-8 and not checked.
+func ParseTransportError(foreign []byte) (code Code, text []byte, ok bool) {
+	if len(foreign) < 2 || !Code(foreign[0]).Known() || len(foreign) != 2+int(foreign[1]) {
+		return 0, nil, false
+	}
+	return Code(foreign[0]), foreign[2:], true
+}

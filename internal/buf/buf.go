@@ -92,3 +92,13 @@ func (b *Buf) Cap() int {
 	}
 	return len(b.base)
 }
+
+// SizeOf returns what Cap will be of a Buf that Get makes for the given
+// capacity, so that a budget can be asked before the memory is touched.
+func SizeOf(capacity int) int {
+	c := classOf(capacity)
+	if c == unpooled {
+		return capacity
+	}
+	return MinClass << (2 * c)
+}

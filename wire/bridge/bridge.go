@@ -232,15 +232,3 @@ type StreamControl struct {
 	Flags   uint8
 	EventID EventID
 }
-
-// Tags are the numbers for what the documents have assigned none to yet. Both
-// peers must configure the same ones; a zero field turns its feature off (D7).
-// A nil *Tags turns all off. See Validate.
-type Tags struct {
-	OpaqueContentType wire.TLVType
-	DocumentBinding   wire.TLVType
-	EdgeMetadata      wire.TLVType
-	// OpaqueContent is the content type that points at an OpaqueContentType TLV.
-	// The two are configured together.
-	OpaqueContent ContentType
-}

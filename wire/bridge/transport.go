@@ -3,6 +3,8 @@ package bridge
 import (
 	"strconv"
 	"unicode/utf8"
+
+	"github.com/trestle-npamp/trestle/wire"
 )
 
 // Code is the code of a transport error: why a message did not reach the foreign
@@ -95,4 +97,38 @@ func ParseTransportError(foreign []byte) (code Code, text []byte, ok bool) {
 		return 0, nil, false
 	}
 	return Code(foreign[0]), foreign[2:], true
+}
+
+// NoCorr is the correlation id of an error reply to a request whose own could
+// not be read.
+const NoCorr = "\x00"
+
+// MaxErrorReplyLen is the most that AppendErrorReply adds, in octets.
+const MaxErrorReplyLen = wire.TLVHeaderLen + envelopeMin + maxField + 2 + MaxErrorText
+
+// AppendErrorReply appends the whole payload of a BRIDGE_ERROR that carries a
+// transport error, at most MaxErrorReplyLen octets. p and corr are those of the
+// message it answers, as Parse left them even if it failed: for an empty corr
+// NoCorr is used, and for the protocol id 0, which must not be sent, MCP's. The
+// code must be Known; a corr over 255 octets is the caller's mistake and panics.
+func AppendErrorReply(dst []byte, p ProtocolID, corr []byte, code Code, text string) []byte {
+	if p == 0 {
+		p = ProtocolMCP
+	}
+	n := len(corr)
+	switch {
+	case n == 0:
+		n = len(NoCorr)
+	case n > maxField:
+		panic("wire/bridge: correlation id too long")
+	}
+	dst = wire.AppendTLVHeader(dst, wire.TagBridgeEnvelope, envelopeMin+n)
+	dst = append(dst, byte(p), byte(KindError), byte(ContentJSON), 0, byte(n))
+	if len(corr) == 0 {
+		dst = append(dst, NoCorr...)
+	} else {
+		dst = append(dst, corr...)
+	}
+	dst = append(dst, 0) // no method
+	return AppendTransportError(dst, code, text)
 }

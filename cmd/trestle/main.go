@@ -1,0 +1,146 @@
+// Command trestle is the whole engine in one binary: a relay for agents (serve),
+// its counterparts at both ends (agent, call), and the tools around them.
+//
+// Every subcommand has a file of its own. Standard output carries results only,
+// one format a command; logs, progress and complaints go to standard error.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+)
+
+// Exit codes, the same in every subcommand. Help texts and scripts rest on them.
+const (
+	exitOK        = 0
+	exitFailure   = 1 // the command could not do its work
+	exitUsage     = 2 // the command line was wrong; nothing was done
+	exitForeign   = 3 // call: the agent answered with an error of its own protocol
+	exitTransport = 4 // call: no answer of the agent; a transport error instead
+)
+
+func main() {
+	os.Exit(run(context.Background(), os.Args, os.Stdin, os.Stdout, os.Stderr))
+}
+
+// run is the program with everything it touches handed in; it returns the exit
+// code. A cancelled context counts as the first signal.
+func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
+	root := newRoot()
+	root.Reader, root.Writer, root.ErrWriter = stdin, stdout, stderr
+	err := root.Run(ctx, args)
+	if err == nil {
+		return exitOK
+	}
+	code := exitFailure
+	var exit *exitError
+	if errors.As(err, &exit) {
+		code = exit.code
+	}
+	if text := err.Error(); text != "" {
+		fmt.Fprintf(stderr, "trestle: %s\n", text)
+	}
+	return code
+}
+
+// exitError is an error that decides the exit code. An empty cause means that
+// everything worth saying has been said.
+type exitError struct {
+	code  int
+	cause error
+}
+
+func (e *exitError) Error() string {
+	if e.cause == nil {
+		return ""
+	}
+	return e.cause.Error()
+}
+
+func (e *exitError) Unwrap() error { return e.cause }
+
+func usagef(format string, args ...any) error {
+	return &exitError{exitUsage, fmt.Errorf(format, args...)}
+}
+
+func newRoot() *cli.Command {
+	root := &cli.Command{
+		Name:    "trestle",
+		Usage:   "carry agent protocols over N-PAMP",
+		Version: readBuild().Version,
+		Description: `Trestle carries agent protocols (A2A and others) as N-PAMP Bridge frames: thousands
+of exchanges over one post-quantum, mutually authenticated association.
+
+Try it, in three terminals:
+
+   trestle serve --http 127.0.0.1:7480
+   curl -s 127.0.0.1:7480/agents/echo -H 'Content-Type: application/json' \
+     -d '{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m1","role":"user","parts":[{"kind":"text","text":"hello"}]}}}'
+   trestle agent --name mine --to 127.0.0.1:7447 --upstream http://127.0.0.1:9000/
+
+Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there).`,
+		Commands: []*cli.Command{
+			conformCommand(),
+			keygenCommand(),
+			versionCommand(),
+		},
+		Action: func(_ context.Context, cmd *cli.Command) error {
+			cmd.Writer = cmd.ErrWriter
+			if err := cli.ShowRootCommandHelp(cmd); err != nil {
+				return err
+			}
+			return &exitError{code: exitUsage}
+		},
+		ArgValidator: func(_ context.Context, cmd *cli.Command) error {
+			if !cmd.Args().Present() {
+				return nil
+			}
+			if name := cmd.Args().First(); len(cmd.VisibleCommands()) > 0 {
+				return usagef("no command %q; %q lists them", name, cmd.FullName()+" --help")
+			}
+			return usagef("unexpected argument %q; see %q", cmd.Args().First(), cmd.FullName()+" --help")
+		},
+		ExitErrHandler: func(context.Context, *cli.Command, error) {}, // run decides
+	}
+	prepare(root)
+	return root
+}
+
+// prepare gives every command below cmd the same manners.
+func prepare(cmd *cli.Command) {
+	cmd.OnUsageError = func(_ context.Context, cmd *cli.Command, err error, _ bool) error {
+		return usagef("%w; see %q", err, cmd.FullName()+" --help")
+	}
+	cmd.HideHelpCommand = len(cmd.Commands) == 0
+	for _, sub := range cmd.Commands {
+		prepare(sub)
+	}
+}
+
+// logFlags are the flags of commands that run until they are told to stop.
+func logFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "log-level", Value: "info", Usage: "lowest `LEVEL` that is logged: debug, info, warn or error"},
+		&cli.BoolFlag{Name: "log-json", Usage: "log JSON lines instead of text"},
+	}
+}
+
+// logger writes to standard error what logFlags ask for.
+func logger(cmd *cli.Command) (*slog.Logger, error) {
+	var level slog.Level
+	if err := level.UnmarshalText([]byte(strings.ToUpper(cmd.String("log-level")))); err != nil {
+		return nil, usagef("--log-level: %q is not one of debug, info, warn, error", cmd.String("log-level"))
+	}
+	options := &slog.HandlerOptions{Level: level}
+	if cmd.Bool("log-json") {
+		return slog.New(slog.NewJSONHandler(cmd.Root().ErrWriter, options)), nil
+	}
+	return slog.New(slog.NewTextHandler(cmd.Root().ErrWriter, options)), nil
+}

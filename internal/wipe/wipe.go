@@ -1,21 +1,12 @@
-// Package wipe overwrites secrets in memory.
+// Package wipe overwrites the secrets inside key objects of other packages that
+// offer no erasure of their own. For octets there is buf.Wipe.
 //
 // Erasure is best effort: the garbage collector does not move heap objects, so
 // what is wiped in place is gone, but the compiler may have left copies in
 // registers and on stacks, and the operating system may have paged memory out.
 package wipe
 
-import (
-	"reflect"
-	"runtime"
-)
-
-// Bytes overwrites b with zeroes.
-func Bytes(b []byte) {
-	clear(b)
-	// Without a use after the clear the compiler may drop it as a dead store.
-	runtime.KeepAlive(&b)
-}
+import "reflect"
 
 // maxDepth bounds how far Object follows pointers.
 const maxDepth = 3

@@ -12,7 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 
-	"github.com/trestle-npamp/trestle/internal/wipe"
+	"github.com/trestle-npamp/trestle/internal/buf"
 )
 
 // Errors of key files.
@@ -56,12 +56,12 @@ func (k *Key) MarshalPEM() ([]byte, error) {
 	}
 	inner := append([]byte{byte(k.row.seedClass<<6 | k.row.seedTag), SeedLen}, k.seed[:]...)
 	der, err := asn1.Marshal(pkcs8{Algorithm: algorithm{Algorithm: k.row.oid}, PrivateKey: inner})
-	wipe.Bytes(inner)
+	buf.Wipe(inner)
 	if err != nil {
 		return nil, fmt.Errorf("identity: encoding the key: %w", err)
 	}
 	text := pem.EncodeToMemory(&pem.Block{Type: pemType, Bytes: der})
-	wipe.Bytes(der)
+	buf.Wipe(der)
 	return text, nil
 }
 
@@ -73,7 +73,7 @@ func ParsePEM(text []byte) (*Key, error) {
 	if block == nil {
 		return nil, ErrKeyFile
 	}
-	defer wipe.Bytes(block.Bytes)
+	defer buf.Wipe(block.Bytes)
 	if block.Type != pemType || len(block.Headers) != 0 || len(bytes.TrimSpace(rest)) != 0 {
 		return nil, ErrKeyFile
 	}
@@ -81,7 +81,7 @@ func ParsePEM(text []byte) (*Key, error) {
 	if rest, err := asn1.Unmarshal(block.Bytes, &p); err != nil || len(rest) != 0 {
 		return nil, ErrKeyFile
 	}
-	defer wipe.Bytes(p.PrivateKey)
+	defer buf.Wipe(p.PrivateKey)
 	if p.Version != 0 && p.Version != 1 || len(p.Algorithm.Parameters.FullBytes) != 0 {
 		return nil, ErrKeyFile
 	}
@@ -135,7 +135,7 @@ func LoadFile(path string) (*Key, error) {
 	if err != nil {
 		return nil, err
 	}
-	defer wipe.Bytes(text)
+	defer buf.Wipe(text)
 	if len(text) > maxKeyFile {
 		return nil, fmt.Errorf("%w: %s", ErrKeyFile, path)
 	}
@@ -154,7 +154,7 @@ func SaveFile(path string, k *Key) (err error) {
 	if err != nil {
 		return err
 	}
-	defer wipe.Bytes(text)
+	defer buf.Wipe(text)
 	// CreateTemp's mode is 0600.
 	f, err := os.CreateTemp(filepath.Dir(path), ".key-*")
 	if err != nil {

@@ -9,6 +9,7 @@ import (
 
 	"github.com/cloudflare/circl/sign/mldsa/mldsa87"
 
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/wipe"
 	"github.com/trestle-npamp/trestle/profiles"
 )
@@ -81,7 +82,7 @@ func (r *row) generate(rnd io.Reader) (*Key, error) {
 		rnd = rand.Reader
 	}
 	var seed [SeedLen]byte
-	defer wipe.Bytes(seed[:])
+	defer buf.Wipe(seed[:])
 	if _, err := io.ReadFull(rnd, seed[:]); err != nil {
 		return nil, fmt.Errorf("identity: reading randomness: %w", err)
 	}
@@ -99,7 +100,7 @@ func (s ed25519Signer) sign(message []byte) []byte {
 	return ed25519.Sign(ed25519.PrivateKey(s), message)
 }
 
-func (s ed25519Signer) wipe() { wipe.Bytes(s) }
+func (s ed25519Signer) wipe() { buf.Wipe(s) }
 
 type mldsaSigner struct{ key *mldsa87.PrivateKey }
 

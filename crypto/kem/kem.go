@@ -16,6 +16,7 @@ import (
 	"fmt"
 	"io"
 
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/wipe"
 	"github.com/trestle-npamp/trestle/profiles"
 )
@@ -87,7 +88,7 @@ func NewSecret(b [SecretLen]byte) *Secret { return &Secret{b} }
 func (s *Secret) Bytes() []byte { return s.b[:] }
 
 // Wipe erases the secret.
-func (s *Secret) Wipe() { wipe.Bytes(s.b[:]) }
+func (s *Secret) Wipe() { buf.Wipe(s.b[:]) }
 
 // Format prints no secret, whatever the verb.
 func (s *Secret) Format(f fmt.State, _ rune) { io.WriteString(f, "kem.Secret(redacted)") }
@@ -106,7 +107,7 @@ type KeyPair struct {
 // rand's.
 func (s *Scheme) Generate(rnd io.Reader) (*KeyPair, error) {
 	var seed [mlkemSeedLen + x25519Len]byte
-	defer wipe.Bytes(seed[:])
+	defer buf.Wipe(seed[:])
 	if err := read(rnd, seed[:]); err != nil {
 		return nil, err
 	}
@@ -145,7 +146,7 @@ func (k *KeyPair) Decapsulate(ciphertext []byte) (*Secret, error) {
 
 // Wipe erases the private parts. The share stays readable.
 func (k *KeyPair) Wipe() {
-	wipe.Bytes(k.x25519[:])
+	buf.Wipe(k.x25519[:])
 	if k.mlkem != nil {
 		wipe.Object(k.mlkem)
 		k.mlkem = nil
@@ -164,7 +165,7 @@ func (s *Scheme) Encapsulate(rnd io.Reader, share []byte) (ciphertext []byte, se
 		return nil, nil, ErrShareLen
 	}
 	var seed [encapsSeedLen + x25519Len]byte
-	defer wipe.Bytes(seed[:])
+	defer buf.Wipe(seed[:])
 	if err := read(rnd, seed[:]); err != nil {
 		return nil, nil, err
 	}

@@ -26,6 +26,7 @@ import (
 	"golang.org/x/crypto/chacha20poly1305"
 
 	"github.com/trestle-npamp/trestle/crypto/schedule"
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/wipe"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
@@ -86,7 +87,7 @@ func (s *slot) drop() {
 		wipe.Object(s.aead)
 		s.aead = nil
 	}
-	wipe.Bytes(s.iv[:])
+	buf.Wipe(s.iv[:])
 }
 
 // state is what sealing and opening have in common.
@@ -146,19 +147,19 @@ func (s *state) derive(i wire.Seq) (*slot, error) {
 	}
 	k := &s.slots[i]
 	k.aead, err = newAEAD(suite, key[:])
-	wipe.Bytes(key[:])
+	buf.Wipe(key[:])
 	if err != nil {
 		return nil, ErrSuite
 	}
 	k.iv = iv
-	wipe.Bytes(iv[:])
+	buf.Wipe(iv[:])
 	return k, nil
 }
 
 func (s *state) drop() {
 	s.slots[0].drop()
 	s.slots[1].drop()
-	wipe.Bytes(s.nonce[:])
+	buf.Wipe(s.nonce[:])
 }
 
 // restart begins epoch 0 of the root's current generation.
@@ -347,4 +348,3 @@ func PreferredSuites() []profiles.Suite {
 func HasSuite(s profiles.Suite) bool {
 	return s == profiles.AES256GCM || s == profiles.ChaCha20Poly1305
 }
-

@@ -6,7 +6,7 @@ import (
 	"encoding/binary"
 	"errors"
 
-	"github.com/trestle-npamp/trestle/internal/wipe"
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/profiles"
 )
 
@@ -42,11 +42,11 @@ func sum(h profiles.Hash, msg []byte, out *digest) {
 	case profiles.SHA256:
 		d := sha256.Sum256(msg)
 		copy(out[:], d[:])
-		wipe.Bytes(d[:])
+		buf.Wipe(d[:])
 	default:
 		d := sha512.Sum384(msg)
 		copy(out[:], d[:])
-		wipe.Bytes(d[:])
+		buf.Wipe(d[:])
 	}
 }
 
@@ -75,7 +75,7 @@ func mac(h profiles.Hash, key []byte, out *digest, parts ...[]byte) {
 	}
 	var t digest
 	sum(h, inner, &t)
-	wipe.Bytes(inner)
+	buf.Wipe(inner)
 
 	outer := append(scratch[:0], block...)
 	for i := range outer {
@@ -84,10 +84,10 @@ func mac(h profiles.Hash, key []byte, out *digest, parts ...[]byte) {
 	outer = append(outer, t[:h.Size()]...)
 	sum(h, outer, out)
 
-	wipe.Bytes(scratch[:])
-	wipe.Bytes(pad[:])
-	wipe.Bytes(hashed[:])
-	wipe.Bytes(t[:])
+	buf.Wipe(scratch[:])
+	buf.Wipe(pad[:])
+	buf.Wipe(hashed[:])
+	buf.Wipe(t[:])
 }
 
 // extract is HKDF-Extract into a fixed buffer.
@@ -105,7 +105,7 @@ func Extract(h profiles.Hash, salt, ikm []byte) []byte {
 	var d digest
 	extract(h, salt, ikm, &d)
 	prk := append([]byte(nil), d[:h.Size()]...)
-	wipe.Bytes(d[:])
+	buf.Wipe(d[:])
 	return prk
 }
 
@@ -131,7 +131,7 @@ func Expand(h profiles.Hash, prk, info, out []byte) error {
 		prev = t[:n]
 		out = out[copy(out, prev):]
 	}
-	wipe.Bytes(t[:])
+	buf.Wipe(t[:])
 	return nil
 }
 

@@ -20,7 +20,7 @@ import (
 	"io"
 	"math"
 
-	"github.com/trestle-npamp/trestle/internal/wipe"
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 )
@@ -108,7 +108,7 @@ func (s *Secrets) Finished(dir wire.Direction, th *Point) (mac Point) {
 	n := s.h.Size()
 	expandLabel(s.h, s.hs[dir&1][:n], "finished", nil, key[:n])
 	mac = finishedMAC(s.h, key[:n], th)
-	wipe.Bytes(key[:])
+	buf.Wipe(key[:])
 	return mac
 }
 
@@ -133,15 +133,15 @@ func (s *Secrets) Master(thCCV *Point) (c2s, s2c *Root) {
 	expandLabel(s.h, s.handshake[:n], "master", thCCV.Bytes(), master[:n])
 	c2s = NewRoot(s.h, wire.ClientToServer, master[:n])
 	s2c = NewRoot(s.h, wire.ServerToClient, master[:n])
-	wipe.Bytes(master[:])
+	buf.Wipe(master[:])
 	return c2s, s2c
 }
 
 // Wipe erases the secrets.
 func (s *Secrets) Wipe() {
-	wipe.Bytes(s.handshake[:])
-	wipe.Bytes(s.hs[0][:])
-	wipe.Bytes(s.hs[1][:])
+	buf.Wipe(s.handshake[:])
+	buf.Wipe(s.hs[0][:])
+	buf.Wipe(s.hs[1][:])
 }
 
 // Format prints no secret, whatever the verb.
@@ -196,7 +196,7 @@ func (r *Root) Traffic(epoch wire.Epoch, suite profiles.Suite, ch wire.Channel) 
 	r.trafficSecret(epoch, suite, ch, t)
 	expandLabel(r.h, t, "key", nil, key[:])
 	expandLabel(r.h, t, "iv", nil, iv[:])
-	wipe.Bytes(traffic[:])
+	buf.Wipe(traffic[:])
 	return key, iv, nil
 }
 
@@ -236,7 +236,7 @@ func (r *Root) RatchetKEM(kemSecret []byte, thRekem *Point) error {
 	var rekem digest
 	extract(r.h, r.secret[:r.h.Size()], kemSecret, &rekem)
 	r.step(gen, rekem[:r.h.Size()], "master ratchet rekem", thRekem.Bytes())
-	wipe.Bytes(rekem[:])
+	buf.Wipe(rekem[:])
 	return nil
 }
 
@@ -255,12 +255,12 @@ func (r *Root) step(gen uint64, parent []byte, label string, context []byte) {
 	expandLabel(r.h, parent, label, context, fresh[:r.h.Size()])
 	r.secret = fresh
 	r.gen = gen
-	wipe.Bytes(fresh[:])
+	buf.Wipe(fresh[:])
 }
 
 // Wipe erases the root. Keys that were derived from it are not touched.
 func (r *Root) Wipe() {
-	wipe.Bytes(r.secret[:])
+	buf.Wipe(r.secret[:])
 	r.h = 0
 }
 

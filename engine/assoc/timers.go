@@ -1,0 +1,95 @@
+package assoc
+
+import (
+	"time"
+
+	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+// Now is the time of the current turn, since an arbitrary origin. Loop only.
+func (a *Association) Now() time.Duration { return a.now }
+
+// StartTimer lets t expire after d, on the loop; a running t is moved. Loop only.
+func (a *Association) StartTimer(t *sched.Timer, d time.Duration) {
+	a.wheel.Start(t, a.now+d)
+}
+
+// StopTimer stops t if it runs. Loop only.
+func (a *Association) StopTimer(t *sched.Timer) {
+	if a.wheel != nil {
+		a.wheel.Stop(t)
+	}
+}
+
+// machineTimer brings the machine's own deadlines into a turn. It is armed for
+// the earliest one and not moved when that one recedes: a busy association would
+// otherwise move it with every frame.
+type machineTimer struct {
+	timer sched.Timer
+	a     *Association
+	at    time.Duration
+	armed bool
+	due   bool
+}
+
+func (t *machineTimer) init(a *Association) {
+	t.a = a
+	t.timer.Owner = t
+}
+
+func (t *machineTimer) arm(at time.Duration) {
+	if t.armed && t.at <= at {
+		return
+	}
+	t.armed, t.at = true, at
+	t.a.wheel.Start(&t.timer, at)
+}
+
+// HandleExpire runs on the loop, outside a turn.
+func (t *machineTimer) HandleExpire(time.Duration) {
+	t.armed, t.due = false, true
+	t.a.trans.Wake()
+}
+
+// stallTimer ends an association whose peer takes no octet although some wait.
+type stallTimer struct {
+	timer sched.Timer
+	a     *Association
+	armed bool
+	due   bool
+	// What the transport and the queue held when the timer was armed.
+	buffered int
+	out      uint64
+}
+
+func (t *stallTimer) init(a *Association) {
+	t.a = a
+	t.timer.Owner = t
+}
+
+func (t *stallTimer) arm(buffered int) {
+	if t.armed {
+		return
+	}
+	t.armed, t.buffered, t.out = true, buffered, t.a.m.Sealed()
+	t.a.wheel.Start(&t.timer, t.a.now+t.a.o.Stall)
+}
+
+// HandleExpire runs on the loop, outside a turn.
+func (t *stallTimer) HandleExpire(time.Duration) {
+	t.armed, t.due = false, true
+	t.a.trans.Wake()
+}
+
+// checkStall runs in a turn, a stall deadline after something waited. Nothing
+// was taken if nothing more could be sealed and the transport holds as much as
+// it did then.
+func (a *Association) checkStall(buffered int) {
+	s := &a.stall
+	waiting := buffered > 0 || a.m.Queued() > 0
+	if waiting && buffered >= s.buffered && a.m.Sealed() == s.out {
+		a.o.Counters.Stalled.Add(1)
+		a.m.Abort(a.now, control.CodeTimeout, ErrStalled)
+	}
+}

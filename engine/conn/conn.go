@@ -1,0 +1,395 @@
+// Package conn is one N-PAMP association after its handshake, as a pure state
+// machine: octets and a time go in, events and octets come out. It has no
+// socket, no clock, no goroutine and no randomness of its own.
+//
+// Methods fall into four groups:
+//
+//   - Handle* take input (octets that arrived, a timeout that passed);
+//   - Poll gives the events that the input caused, one by one, each borrowed
+//     until the next call;
+//   - Begin/End and Enqueue put frames into the outbound side, Flush moves what
+//     waits there into the batch that the driver is about to write;
+//   - the rest are commands and getters.
+//
+// A Conn is owned by one goroutine. Nothing in it may be called from another.
+// It does not bound its queue: what may enter it is decided by the association
+// that owns it, which also knows what other goroutines have posted.
+//
+//	       HandleBytes                    Begin/End, Enqueue
+//	            |                                |
+//	scan -> header rules -> open -> control   queue -> key bounds -> seal
+//	            |              |     frames      |                    |
+//	          Poll <-----------+--------+        +---- Flush ----> batch
+package conn
+
+import (
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/trestle-npamp/trestle/crypto/record"
+	"github.com/trestle-npamp/trestle/crypto/schedule"
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/profiles"
+	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+// Limits and defaults (D3, D4, D6, D28). Octets unless said otherwise.
+const (
+	// FloorCredit is the connection-level credit that every peer grants before
+	// its HELLO has arrived (D3).
+	FloorCredit = 1 << 20
+	// DefaultCredit is the connection-level credit we grant (D6).
+	DefaultCredit = 16 << 20
+	// DefaultHighWater is how much of a batch is handed to the transport in one
+	// turn before the rest waits in the queue (D28).
+	DefaultHighWater = 256 << 10
+	// DefaultPingInterval is the silence after which a PING goes out (D28).
+	DefaultPingInterval = 30 * time.Second
+	// DefaultHelloWait is how long a peer is expected to send its HELLO; after
+	// that it is taken as one that sends none (D3).
+	DefaultHelloWait = 5 * time.Second
+	// DefaultCloseWait bounds how long queued frames and the peer's CLOSE_ACK
+	// are waited for once we close.
+	DefaultCloseWait = time.Second
+	// MaxPendingReplies bounds answers to the peer's own control frames (PONG,
+	// KEY_UPDATE_ACK) that wait for room; a peer that makes more is closed.
+	MaxPendingReplies = 128
+	// PeerUpdateBurst and PeerUpdateRate bound the key updates a peer may
+	// trigger: a burst, and then so many a second, over all channels (D1).
+	PeerUpdateBurst = 256
+	PeerUpdateRate  = 32
+
+	maxUnansweredPings = 2
+)
+
+// Errors of commands. They leave the machine as it was.
+var (
+	// ErrClosed: the association has ended or is ending.
+	ErrClosed = errors.New("conn: association closed")
+	// ErrTooLarge: the frame exceeds what the peer accepts, or more plaintext
+	// was appended than Begin was told.
+	ErrTooLarge = errors.New("conn: frame too large")
+	// ErrChannel: the channel is not usable on this association.
+	ErrChannel = errors.New("conn: channel not advertised by both sides")
+	// ErrBegin: Begin and End do not pair up.
+	ErrBegin = errors.New("conn: End without Begin")
+)
+
+// Reasons for which the machine itself ends an association. They are found in
+// the chain of a CloseError.
+var (
+	ErrFlags        = errors.New("conn: ENC clear, or COMP or FRAG set")
+	ErrPayloadShort = errors.New("conn: payload shorter than its tag")
+	ErrFrameType    = errors.New("conn: frame type 0")
+	ErrKeyUpdate    = errors.New("conn: bad key update marker")
+	ErrUpdateRate   = errors.New("conn: peer updates keys too often")
+	ErrHello        = errors.New("conn: malformed, second or misplaced HELLO")
+	ErrControl      = errors.New("conn: malformed control frame")
+	ErrRatchet      = errors.New("conn: master ratchet refused")
+	ErrCredit       = errors.New("conn: peer overran its credit")
+	ErrReplies      = errors.New("conn: peer provokes more answers than it reads")
+	ErrDead         = errors.New("conn: peer does not answer pings")
+	ErrTruncated    = errors.New("conn: transport ended without CLOSE")
+)
+
+// CloseError says why an association ended. It matches ErrClosed.
+type CloseError struct {
+	// Code is the reason that went or came with ERROR, 0 for a plain CLOSE or a
+	// transport that just ended (D16).
+	Code control.ErrorCode
+	// Text is the human-readable part of that ERROR.
+	Text string
+	// Remote tells whether the peer ended it.
+	Remote bool
+	// Cause is what this side found wrong, or nil.
+	Cause error
+}
+
+func (e *CloseError) Error() string {
+	who := "locally"
+	if e.Remote {
+		who = "by the peer"
+	}
+	s := "association closed " + who
+	if e.Code != 0 {
+		s += fmt.Sprintf(" (%v)", e.Code)
+	}
+	if e.Text != "" {
+		s += ": " + e.Text
+	}
+	if e.Cause != nil {
+		s += ": " + e.Cause.Error()
+	}
+	return s
+}
+
+// Is makes every CloseError match ErrClosed.
+func (e *CloseError) Is(target error) bool { return target == ErrClosed }
+
+// Unwrap gives the cause.
+func (e *CloseError) Unwrap() error { return e.Cause }
+
+// Role is the side of the association in the handshake.
+type Role uint8
+
+// Roles.
+const (
+	Client Role = iota
+	Server
+)
+
+// String names the role.
+func (r Role) String() string {
+	if r == Client {
+		return "client"
+	}
+	return "server"
+}
+
+// Config is what a Conn is made from. Zero limits take their defaults.
+type Config struct {
+	Role    Role
+	Profile *profiles.Profile
+	Suite   profiles.Suite
+	// Send and Recv are the roots of the two directions; the Conn owns and
+	// wipes them.
+	Send, Recv *schedule.Root
+	// Channels are those we carry; Control is always among them. More than
+	// wire.ChannelSpatial is not supported.
+	Channels []wire.Channel
+	// PeerChannels widens what a peer is taken to carry until its HELLO says
+	// (or if it never says): Control, Bridge and Discovery by default (D3).
+	PeerChannels []wire.Channel
+	// NoHello sends no HELLO, for peers known not to expect one (D3).
+	NoHello bool
+	// Protocols are the foreign protocol ids of our HELLO, preferred first.
+	Protocols []uint8
+	// Agent is HELLO's params key 3, empty for none (D22).
+	Agent string
+	// Grease is mixed into our HELLO's GREASE values and the jitter of pings.
+	Grease uint32
+
+	MaxFrame     int // largest frame we accept, header included
+	Credit       int // connection-level credit we grant
+	HighWater    int
+	PingInterval time.Duration // negative: no liveness
+	HelloWait    time.Duration
+	CloseWait    time.Duration
+	// Bounds of the keys; zero fields take the profile's, larger ones are
+	// lowered to it (D1).
+	Bounds profiles.Bounds
+	// Budget is what partial frames are counted against.
+	Budget *buf.Budget
+	// Counters are shared by many associations; nil makes private ones.
+	Counters *Counters
+}
+
+func (c *Config) fill() {
+	def := func(v *int, d int) {
+		if *v <= 0 {
+			*v = d
+		}
+	}
+	defDur := func(v *time.Duration, d time.Duration) {
+		if *v == 0 {
+			*v = d
+		}
+	}
+	def(&c.MaxFrame, wire.DefaultFrameLen)
+	c.MaxFrame = min(max(c.MaxFrame, wire.FloorFrameLen), wire.MaxFrameLen)
+	def(&c.Credit, DefaultCredit)
+	c.Credit = max(c.Credit, FloorCredit)
+	def(&c.HighWater, DefaultHighWater)
+	defDur(&c.PingInterval, DefaultPingInterval)
+	defDur(&c.HelloWait, DefaultHelloWait)
+	defDur(&c.CloseWait, DefaultCloseWait)
+	b := c.Profile.Bounds
+	if c.Bounds.Frames == 0 || c.Bounds.Frames > b.Frames {
+		c.Bounds.Frames = b.Frames
+	}
+	if c.Bounds.Octets == 0 || c.Bounds.Octets > b.Octets {
+		c.Bounds.Octets = b.Octets
+	}
+	if c.Bounds.Age == 0 || c.Bounds.Age > b.Age {
+		c.Bounds.Age = b.Age
+	}
+	if c.Counters == nil {
+		c.Counters = new(Counters)
+	}
+}
+
+type state uint8
+
+const (
+	stateOpen    state = iota
+	stateClosing       // Close was called: queue drains, then CLOSE goes out
+	stateClosed        // nothing is read or sent any more; the event is due
+	stateDone          // EventClosed was given
+)
+
+const knownChannels = int(wire.ChannelSpatial) + 1
+
+// channelSet is a bit set over the assigned channel ids.
+type channelSet uint32
+
+func (s channelSet) has(ch wire.Channel) bool {
+	return int(ch) < knownChannels && s&(1<<ch) != 0
+}
+
+func setOf(chs ...wire.Channel) channelSet {
+	var s channelSet
+	for _, ch := range chs {
+		if int(ch) < knownChannels {
+			s |= 1 << ch
+		}
+	}
+	return s
+}
+
+// sendSide is the sealer of one channel with what bounds its key's life.
+type sendSide struct {
+	sealer *record.Sealer
+	since  time.Duration // when the current epoch began
+}
+
+// Conn is one association. Make it with New.
+type Conn struct {
+	cfg   Config
+	state state
+	now   time.Duration
+
+	ours, theirs channelSet
+
+	scan    wire.Scanner
+	openers [knownChannels]*record.Opener
+	sealers [knownChannels]sendSide
+
+	// Outbound: the batch belongs to the driver (see StartBatch).
+	batch     []byte
+	inBatch   bool
+	congested bool
+	sealed    int    // octets sealed into the current batch
+	total     uint64 // octets sealed in all
+	begin     beginState
+	queue     sched.Queue
+	replies   int // queued answers to control frames
+
+	// HELLO and credit.
+	peerHello    control.Hello
+	hasHello     bool
+	helloDone    bool
+	helloExpired bool
+	maxPeerFrame int
+	credit       sched.Credit
+
+	// Time.
+	opened        time.Duration
+	lastRecv      time.Duration
+	pings         int
+	pingAt        time.Duration // 0: none scheduled
+	pingSeq       uint64
+	closeBy       time.Duration
+	updateTokens  int
+	updateRefill  time.Duration
+	peerError     control.ErrorCode // of the last ERROR, 0 for none
+	peerErrorText string
+
+	closeCode control.ErrorCode
+	closeText string
+	closeSent bool
+	failure   *CloseError
+}
+
+// New makes the machine; now is the time at which the association stands. The
+// caller then calls Open once a batch is started.
+func New(cfg Config, now time.Duration) *Conn {
+	cfg.fill()
+	c := &Conn{cfg: cfg, now: now, opened: now, lastRecv: now, updateRefill: now}
+	c.ours = setOf(cfg.Channels...) | setOf(wire.ChannelControl)
+	c.theirs = setOf(wire.ChannelControl, wire.ChannelBridge, wire.ChannelDiscovery) | setOf(cfg.PeerChannels...)
+	c.scan.MaxFrame = cfg.MaxFrame
+	c.scan.Budget = cfg.Budget
+	c.maxPeerFrame = wire.FloorFrameLen
+	if !cfg.NoHello {
+		c.credit.LimitSend(FloorCredit)
+		c.credit.LimitReceive(uint64(cfg.Credit), uint64(cfg.MaxFrame))
+	}
+	c.updateTokens = PeerUpdateBurst
+	return c
+}
+
+// Open queues our HELLO and HELLO_DONE, the first Control frames we send (D3).
+func (c *Conn) Open() error {
+	if c.cfg.NoHello {
+		return nil
+	}
+	h := c.hello()
+	b := buf.Get(wire.HeaderLen + 256 + wire.TagLen)
+	b.B = append(b.B, zeroHeader[:]...)
+	var err error
+	if b.B, err = control.AppendHello(b.B, &h); err != nil {
+		b.Release()
+		return fmt.Errorf("conn: own HELLO: %w", err)
+	}
+	if err := c.enqueueControl(wire.TypeHello, b); err != nil {
+		return err
+	}
+	done := buf.Get(wire.HeaderLen + wire.TagLen)
+	done.B = append(done.B, zeroHeader[:]...)
+	return c.enqueueControl(wire.TypeHelloDone, done)
+}
+
+var zeroHeader [wire.HeaderLen]byte
+
+// PeerHello gives the peer's HELLO, if it has come. The slices in it are the
+// Conn's own.
+func (c *Conn) PeerHello() (*control.Hello, bool) {
+	if !c.hasHello {
+		return nil, false
+	}
+	return &c.peerHello, true
+}
+
+// Usable tells whether frames of ch may be sent: both sides carry it.
+func (c *Conn) Usable(ch wire.Channel) bool { return c.ours.has(ch) && c.theirs.has(ch) }
+
+// MaxSend is the largest plaintext, in octets, of one frame towards this peer.
+func (c *Conn) MaxSend() int { return c.maxPeerFrame - wire.HeaderLen - wire.TagLen }
+
+// Closed tells whether the machine has ended; Poll then gives EventClosed once.
+func (c *Conn) Closed() bool { return c.state >= stateClosed }
+
+// Closing tells whether Close was called or the machine has ended.
+func (c *Conn) Closing() bool { return c.state != stateOpen }
+
+// Profile is the negotiated profile.
+func (c *Conn) Profile() *profiles.Profile { return c.cfg.Profile }
+
+// Suite is the negotiated AEAD suite.
+func (c *Conn) Suite() profiles.Suite { return c.cfg.Suite }
+
+// Release wipes the keys and gives every buffer back. The machine is dead
+// after it.
+func (c *Conn) Release() {
+	c.state = stateDone
+	c.scan.Release()
+	c.dropQueue()
+	for i := range c.sealers {
+		if s := c.sealers[i].sealer; s != nil {
+			s.Wipe()
+			c.sealers[i].sealer = nil
+		}
+		if o := c.openers[i]; o != nil {
+			o.Wipe()
+			c.openers[i] = nil
+		}
+	}
+	if c.cfg.Send != nil {
+		c.cfg.Send.Wipe()
+		c.cfg.Recv.Wipe()
+		c.cfg.Send, c.cfg.Recv = nil, nil
+	}
+}

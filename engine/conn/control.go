@@ -1,0 +1,334 @@
+package conn
+
+import (
+	"encoding/binary"
+	"errors"
+	"time"
+
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+// handleCommon serves the frame types that mean the same on every channel
+// (PROTOCOL section 1; D13).
+func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
+	switch t {
+	case wire.TypePing:
+		c.cfg.Counters.PingsIn.Add(1)
+		if err := control.CheckPing(pt); err != nil {
+			c.fail(control.CodeProtocol, err)
+			return
+		}
+		c.reply(ch, wire.TypePong, pt)
+	case wire.TypePong:
+		// Any opened frame already counted as a sign of life.
+	case wire.TypeClose:
+		c.handleClose(ch)
+	case wire.TypeCloseAck:
+		if c.closeSent {
+			c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
+		}
+	case wire.TypeError:
+		c.cfg.Counters.ErrorsIn.Add(1)
+		r, err := control.ParseErrorReport(pt)
+		if err != nil && !errors.Is(err, control.ErrReportText) {
+			c.fail(control.CodeProtocol, ErrControl)
+			return
+		}
+		c.peerError, c.peerErrorText = r.Code, string(r.Text)
+	case wire.TypeKeyUpdate:
+		c.handleKeyUpdate(ch, pt)
+	case wire.TypeKeyUpdateAck:
+		// Informational: it never closes and moves nothing.
+		e, err := control.ParseKeyUpdate(pt)
+		if err != nil || c.sealers[ch].sealer == nil || e > c.sealers[ch].sealer.Epoch() {
+			c.cfg.Counters.StaleAcks.Add(1)
+		}
+	case wire.TypePathChallenge, wire.TypePathResponse:
+		c.cfg.Counters.PathFrames.Add(1)
+	case wire.TypeFlowUpdate:
+		c.handleFlowUpdate(ch, pt)
+	default:
+		c.cfg.Counters.UnknownType.Add(1)
+	}
+}
+
+func (c *Conn) handleClose(ch wire.Channel) {
+	e := &CloseError{Remote: true}
+	e.Code, e.Text = c.peerError, c.peerErrorText
+	c.dropQueue()
+	c.sealNow(ch, wire.TypeCloseAck, nil)
+	c.end(e)
+}
+
+func (c *Conn) handleKeyUpdate(ch wire.Channel, pt []byte) {
+	next, err := control.ParseKeyUpdate(pt)
+	o := c.openers[ch]
+	if err != nil || next != o.Epoch()+1 {
+		c.fail(control.CodeProtocol, ErrKeyUpdate)
+		return
+	}
+	if !c.takeUpdateToken() {
+		c.fail(control.CodeLimit, ErrUpdateRate)
+		return
+	}
+	if err := o.Update(); err != nil {
+		c.fail(control.CodeCrypto, err)
+		return
+	}
+	c.cfg.Counters.KeyUpdatesIn.Add(1)
+	c.reply(ch, wire.TypeKeyUpdateAck, pt)
+}
+
+// takeUpdateToken is a token bucket over the key changes the peer triggers (D1).
+func (c *Conn) takeUpdateToken() bool {
+	const per = time.Second / PeerUpdateRate
+	if n := int((c.now - c.updateRefill) / per); n > 0 {
+		c.updateTokens = min(PeerUpdateBurst, c.updateTokens+n)
+		c.updateRefill += time.Duration(n) * per
+	}
+	if c.updateTokens == 0 {
+		return false
+	}
+	c.updateTokens--
+	return true
+}
+
+func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) {
+	if ch != wire.ChannelControl {
+		// A stream's credit, in force only if both HELLOs carried key 4 (D6);
+		// ours never does, so there is nothing it could move.
+		c.cfg.Counters.UnknownType.Add(1)
+		return
+	}
+	limit, err := control.ParseFlowUpdate(pt)
+	if err != nil {
+		c.fail(control.CodeProtocol, ErrControl)
+		return
+	}
+	c.credit.Update(limit) // without effect unless credit is in force
+}
+
+// creditInForce: connection-level credit counts only if both HELLOs carried
+// params key 2 (D6).
+func (c *Conn) creditInForce() bool {
+	return !c.cfg.NoHello && c.hasHello && c.peerHello.HasCredit
+}
+
+// receiveCredit counts n plaintext octets that arrived outside Control, and
+// reports false if the peer was not allowed to send them.
+func (c *Conn) receiveCredit(n int) bool {
+	if c.credit.Receive(n) == nil {
+		c.credit.Consume(n)
+		return true
+	}
+	if c.creditInForce() {
+		return false
+	}
+	// A peer that sends no HELLO knows of no credit (D3).
+	c.credit.FreeReceive()
+	_ = c.credit.Receive(n)
+	c.credit.Consume(n)
+	return true
+}
+
+// handleControl serves Control's own frames after the handshake.
+func (c *Conn) handleControl(t wire.FrameType, pt []byte) (Event, bool) {
+	switch t {
+	case wire.TypeHello:
+		if c.hasHello {
+			c.fail(control.CodeProtocol, ErrHello)
+			return Event{}, false
+		}
+		if err := control.ParseHello(&c.peerHello, pt); err != nil {
+			c.fail(control.CodeProtocol, ErrHello)
+			return Event{}, false
+		}
+		c.adoptHello()
+		return Event{Kind: EventHello}, true
+	case wire.TypeHelloDone:
+		if !c.hasHello || c.helloDone || len(pt) != 0 {
+			c.fail(control.CodeProtocol, ErrHello)
+			return Event{}, false
+		}
+		c.helloDone = true
+	case wire.TypeMasterRatchet, wire.TypeRekem:
+		// The peer has changed, or wants to change, its root. Without following
+		// it nothing more could be opened: fail closed.
+		c.fail(control.CodeProtocol, ErrRatchet)
+	default:
+		c.cfg.Counters.UnknownType.Add(1)
+	}
+	return Event{}, false
+}
+
+func (c *Conn) adoptHello() {
+	h := &c.peerHello
+	c.hasHello = true
+	if h.HasMaxMessage {
+		c.maxPeerFrame = int(min(max(h.MaxMessage, wire.FloorFrameLen), wire.MaxFrameLen))
+	} else {
+		c.maxPeerFrame = wire.DefaultFrameLen
+	}
+	if h.HasChannels {
+		c.theirs = setOf(wire.ChannelControl) | setOf(h.Channels...)
+	}
+	switch {
+	case c.cfg.NoHello:
+	case h.HasCredit:
+		c.credit.LimitSend(max(h.Credit, FloorCredit))
+	default:
+		c.credit.FreeSend()
+		c.credit.FreeReceive()
+	}
+	if c.cfg.PingInterval > 0 {
+		c.pingAt = c.now + c.jittered()
+	}
+}
+
+func (c *Conn) hello() control.Hello {
+	h := control.Hello{
+		Version:       control.HelloVersion,
+		Protocols:     c.cfg.Protocols,
+		HasMaxMessage: true,
+		MaxMessage:    uint64(c.cfg.MaxFrame),
+		HasChannels:   true,
+		HasCredit:     true,
+		Credit:        uint64(c.cfg.Credit),
+		Agent:         c.cfg.Agent,
+	}
+	for ch := range knownChannels {
+		if c.ours.has(wire.Channel(ch)) {
+			h.Channels = append(h.Channels, wire.Channel(ch))
+		}
+	}
+	// GREASE: a value nobody knows, once as a channel and once in HELLO's own
+	// array, keeps peers honest about ignoring what they do not know (D3).
+	g := control.GREASEChannel(uint16(c.cfg.Grease))
+	h.Channels = append(h.Channels, g)
+	h.Grease = append(h.Grease, uint64(g))
+	return h
+}
+
+// jittered is the ping interval give or take 20 % (D28).
+func (c *Conn) jittered() time.Duration {
+	iv := c.cfg.PingInterval
+	c.cfg.Grease = c.cfg.Grease*1664525 + 1013904223
+	return iv - iv/5 + time.Duration(uint64(iv/5*2)*uint64(c.cfg.Grease>>16)>>16)
+}
+
+// Deadline is the next time at which HandleTimeout wants to be called, or false.
+func (c *Conn) Deadline() (time.Duration, bool) {
+	var at time.Duration
+	add := func(t time.Duration) {
+		if t != 0 && (at == 0 || t < at) {
+			at = t
+		}
+	}
+	switch c.state {
+	case stateClosed, stateDone:
+		return 0, false
+	case stateClosing:
+		add(c.closeBy)
+	default:
+		add(c.pingAt)
+		if !c.hasHello && !c.helloExpired && !c.cfg.NoHello {
+			add(c.opened + c.cfg.HelloWait)
+		}
+	}
+	return at, at != 0
+}
+
+// HandleTimeout lets the machine do what is due at now: a PING, giving up on a
+// silent peer, on its HELLO or on its CLOSE_ACK.
+func (c *Conn) HandleTimeout(now time.Duration) {
+	c.now = now
+	switch c.state {
+	case stateClosed, stateDone:
+		return
+	case stateClosing:
+		if now >= c.closeBy {
+			if !c.closeSent {
+				c.sealClose(c.closeCode, c.closeText)
+			}
+			c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
+		}
+		return
+	}
+	if !c.hasHello && !c.helloExpired && now >= c.opened+c.cfg.HelloWait {
+		c.helloExpired = true
+		c.credit.FreeSend()
+		c.maxPeerFrame = wire.DefaultFrameLen
+	}
+	if c.pingAt == 0 || now < c.pingAt {
+		return
+	}
+	if silent := now - c.lastRecv; silent < c.cfg.PingInterval*4/5 {
+		c.pingAt = c.lastRecv + c.jittered()
+		return
+	}
+	if c.pings >= maxUnansweredPings {
+		c.fail(control.CodeTimeout, ErrDead)
+		return
+	}
+	c.pings++
+	c.pingSeq++
+	var p [8]byte
+	binary.BigEndian.PutUint64(p[:], c.pingSeq)
+	c.cfg.Counters.PingsOut.Add(1)
+	c.reply(wire.ChannelControl, wire.TypePing, p[:])
+	c.pingAt = now + c.jittered()
+}
+
+// reply queues a small frame of our own on ch. Such answers are bounded: a peer
+// that provokes more than it reads is closed.
+func (c *Conn) reply(ch wire.Channel, t wire.FrameType, payload []byte) {
+	if c.direct() {
+		c.sealNow(ch, t, payload)
+		return
+	}
+	if c.replies >= MaxPendingReplies {
+		c.fail(control.CodeLimit, ErrReplies)
+		return
+	}
+	b := buf.Get(wire.HeaderLen + len(payload) + wire.TagLen)
+	b.B = append(append(b.B, zeroHeader[:]...), payload...)
+	c.replies++
+	c.push(ch, t, 0, nil, b)
+}
+
+// Close ends the association in order: what is queued goes first, bounded by
+// CloseWait, then ERROR with code and text (unless code is 0), then CLOSE.
+func (c *Conn) Close(now time.Duration, code control.ErrorCode, text string) {
+	c.now = now
+	if c.state != stateOpen {
+		return
+	}
+	c.state = stateClosing
+	c.closeCode, c.closeText = code, text
+	c.closeBy = now + c.cfg.CloseWait
+}
+
+// Abort ends the association at once: ERROR with code, CLOSE, no waiting.
+func (c *Conn) Abort(now time.Duration, code control.ErrorCode, cause error) {
+	c.now = now
+	if c.state >= stateClosed {
+		return
+	}
+	c.dropQueue()
+	if !c.closeSent {
+		c.sealClose(code, "")
+	}
+	c.end(&CloseError{Code: code, Cause: cause})
+}
+
+// sealClose puts ERROR (unless code is 0) and CLOSE into the batch (D16).
+func (c *Conn) sealClose(code control.ErrorCode, text string) {
+	c.closeSent = true
+	if code != 0 {
+		c.cfg.Counters.ErrorsOut.Add(1)
+		c.sealNow(wire.ChannelControl, wire.TypeError, control.AppendErrorReport(nil, code, text))
+	}
+	c.sealNow(wire.ChannelControl, wire.TypeClose, nil)
+}

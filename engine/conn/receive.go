@@ -1,0 +1,221 @@
+package conn
+
+import (
+	"errors"
+	"time"
+
+	"github.com/trestle-npamp/trestle/crypto/record"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+// EventKind tells what an Event reports.
+type EventKind uint8
+
+// Kinds of events.
+const (
+	// EventFrame: an application frame (type 0x0100 and above, any channel but
+	// Control) was opened.
+	EventFrame EventKind = iota + 1
+	// EventHello: the peer's HELLO arrived; PeerHello gives it.
+	EventHello
+	// EventClosed: the association ended; the last event.
+	EventClosed
+)
+
+// Event is what Poll gives. Payload is borrowed until the next call of any
+// Handle or Poll method.
+type Event struct {
+	Kind    EventKind
+	Channel wire.Channel
+	Type    wire.FrameType
+	Flags   wire.Flags
+	Payload []byte
+	Err     *CloseError
+}
+
+// HandleBytes takes what arrived on the transport. b is borrowed, and frames
+// are opened in it, until Settle.
+func (c *Conn) HandleBytes(now time.Duration, b []byte) {
+	c.now = now
+	if c.state >= stateClosed {
+		return
+	}
+	c.scan.Feed(b)
+}
+
+// Poll gives the next event of the input, or false when there is none.
+func (c *Conn) Poll() (Event, bool) {
+	for {
+		if c.state >= stateClosed {
+			return c.pollClosed()
+		}
+		h, ok, err := c.scan.Header()
+		if err != nil {
+			c.failHeader(err)
+			continue
+		}
+		if !ok {
+			return Event{}, false
+		}
+		// The header's rules come before the payload is waited for, so that a
+		// lie in it costs the peer the association and us no memory.
+		if err := checkRules(h); err != nil {
+			c.fail(control.CodeProtocol, err)
+			continue
+		}
+		ch := h.Channel()
+		if !c.Usable(ch) {
+			// "channel not advertised, GREASE channel: skipped unopened, counted"
+			// (fault table).
+			c.cfg.Counters.SkippedChannel.Add(1)
+			c.scan.Skip()
+			continue
+		}
+		f, ok, err := c.scan.Frame()
+		if err != nil {
+			c.failHeader(err)
+			continue
+		}
+		if !ok {
+			return Event{}, false
+		}
+		if ev, ok := c.handleFrame(h.Type(), h.Flags(), ch, f); ok {
+			return ev, true
+		}
+	}
+}
+
+// checkRules holds the flag, type and length rules for everything after the
+// HELLO flights (fault table, second row).
+func checkRules(h wire.Header) error {
+	fl := h.Flags()
+	if fl&wire.FlagENC == 0 || fl&(wire.FlagCOMP|wire.FlagFRAG) != 0 {
+		return ErrFlags
+	}
+	if h.PayloadLen() < wire.TagLen {
+		return ErrPayloadShort
+	}
+	if h.Type() == 0 {
+		return ErrFrameType
+	}
+	return nil
+}
+
+func (c *Conn) failHeader(err error) {
+	code := control.CodeProtocol
+	if errors.Is(err, wire.ErrTooLong) {
+		code = control.CodeLimit
+	}
+	c.fail(code, err)
+}
+
+func (c *Conn) opener(ch wire.Channel) *record.Opener {
+	o := c.openers[ch]
+	if o == nil {
+		o = record.NewOpener(c.cfg.Recv, c.cfg.Profile, c.cfg.Suite, ch)
+		c.openers[ch] = o
+	}
+	return o
+}
+
+func (c *Conn) handleFrame(t wire.FrameType, fl wire.Flags, ch wire.Channel, f wire.Frame) (Event, bool) {
+	wireLen := f.Len()
+	pt, err := c.opener(ch).Open(f)
+	if err != nil {
+		if t == wire.TypeClose {
+			// A forged CLOSE must not end the association (fault table).
+			c.cfg.Counters.BadClose.Add(1)
+			return Event{}, false
+		}
+		c.fail(control.CodeCrypto, err)
+		return Event{}, false
+	}
+	c.cfg.Counters.FramesIn.Add(1)
+	c.cfg.Counters.OctetsIn.Add(uint64(wireLen))
+	c.lastRecv = c.now
+	c.pings = 0
+	if ch != wire.ChannelControl {
+		if !c.receiveCredit(len(pt)) {
+			c.fail(control.CodeLimit, ErrCredit)
+			return Event{}, false
+		}
+	}
+	if t < wire.FirstChannelType {
+		c.handleCommon(t, ch, pt)
+		return Event{}, false
+	}
+	if ch == wire.ChannelControl {
+		return c.handleControl(t, pt)
+	}
+	if c.state == stateClosing && c.closeSent {
+		// We said CLOSE; what the peer sent before it saw that is no use to anyone.
+		return Event{}, false
+	}
+	return Event{Kind: EventFrame, Channel: ch, Type: t, Flags: fl, Payload: pt}, true
+}
+
+// Settle ends a turn: what is left of the input is copied. After it the slice
+// given to HandleBytes is no longer used.
+func (c *Conn) Settle() {
+	if c.state >= stateClosed {
+		return
+	}
+	if err := c.scan.Settle(); err != nil {
+		c.fail(control.CodeLimit, err)
+	}
+}
+
+// HandleEOF tells the machine that the transport ended. Without a CLOSE before
+// it that is a truncation: cause says more, if anything is known.
+func (c *Conn) HandleEOF(now time.Duration, cause error) {
+	c.now = now
+	if c.state >= stateClosed {
+		return
+	}
+	if c.closeSent {
+		c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
+		return
+	}
+	err := ErrTruncated
+	if cause != nil {
+		err = errors.Join(ErrTruncated, cause)
+	}
+	c.end(&CloseError{Remote: true, Code: c.peerError, Text: c.peerErrorText, Cause: err})
+}
+
+func (c *Conn) pollClosed() (Event, bool) {
+	if c.state == stateDone {
+		return Event{}, false
+	}
+	c.state = stateDone
+	return Event{Kind: EventClosed, Err: c.failure}, true
+}
+
+// fail ends the association because of what the peer did: ERROR, then CLOSE,
+// then nothing more (fault table: "ERROR, close").
+func (c *Conn) fail(code control.ErrorCode, cause error) {
+	if c.state >= stateClosed {
+		return
+	}
+	c.cfg.Counters.ClosedProtocol.Add(1)
+	c.dropQueue()
+	if !c.closeSent {
+		c.sealClose(code, "")
+	}
+	c.end(&CloseError{Code: code, Cause: cause})
+}
+
+func (c *Conn) end(e *CloseError) {
+	if c.state >= stateClosed {
+		return
+	}
+	if e.Remote {
+		c.cfg.Counters.ClosedByPeer.Add(1)
+	} else {
+		c.cfg.Counters.ClosedLocally.Add(1)
+	}
+	c.failure = e
+	c.state = stateClosed
+	c.dropQueue()
+}

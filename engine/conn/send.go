@@ -1,0 +1,334 @@
+package conn
+
+import (
+	"errors"
+	"slices"
+	"time"
+	"unsafe"
+
+	"github.com/trestle-npamp/trestle/crypto/record"
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+// beginState is the frame between Begin and End.
+type beginState struct {
+	open  bool
+	ch    wire.Channel
+	t     wire.FrameType
+	max   int
+	start int      // direct: where the frame starts in the batch
+	buf   *buf.Buf // queued: its buffer
+}
+
+// StartBatch begins a turn: sealed frames are appended to batch, which stays
+// the driver's. congested tells that the transport still holds much of earlier
+// batches, so that frames are queued and not sealed.
+func (c *Conn) StartBatch(now time.Duration, batch []byte, congested bool) {
+	c.now = now
+	c.batch, c.inBatch, c.congested, c.sealed = batch, true, congested, 0
+}
+
+// TakeBatch ends a turn: it moves what may go from the queue into the batch and
+// gives it back.
+func (c *Conn) TakeBatch() []byte {
+	c.flush()
+	b := c.batch
+	c.batch, c.inBatch = nil, false
+	return b
+}
+
+// Queued is the number of plaintext octets that wait in the queue.
+func (c *Conn) Queued() int { return c.queue.Octets() }
+
+// Direct tells whether a frame of n plaintext octets on ch would be sealed
+// right away by Begin and End, without a stay in the queue.
+func (c *Conn) Direct(ch wire.Channel, n int) bool {
+	return c.direct() && (ch == wire.ChannelControl || uint64(n) <= c.credit.Available())
+}
+
+// Sealed is the number of octets of sealed frames so far, over all batches.
+func (c *Conn) Sealed() uint64 { return c.total }
+
+// direct tells whether a frame may be sealed right away: nothing waits before
+// it, and the batch has room.
+func (c *Conn) direct() bool {
+	return c.inBatch && !c.congested && c.queue.Len() == 0 && c.sealed < c.cfg.HighWater
+}
+
+// Begin starts a frame of at most n plaintext octets. The caller appends them
+// to the slice it gets and hands the result to End; nothing else may happen on
+// the Conn in between. It does not allocate while the batch's capacity lasts.
+// A nil slice means that the frame can't be sent, and why.
+func (c *Conn) Begin(ch wire.Channel, t wire.FrameType, n int) ([]byte, error) {
+	if c.begin.open {
+		return nil, ErrBegin
+	}
+	if c.state != stateOpen {
+		return nil, ErrClosed
+	}
+	if !c.Usable(ch) {
+		return nil, ErrChannel
+	}
+	if n > c.MaxSend() {
+		return nil, ErrTooLarge
+	}
+	if c.Direct(ch, n) {
+		if err := c.renewKey(ch); err != nil {
+			return nil, err
+		}
+		start := len(c.batch)
+		c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
+		c.begin = beginState{open: true, ch: ch, t: t, max: n, start: start}
+		at := start + wire.HeaderLen
+		return c.batch[at : at : at+n], nil
+	}
+	b := buf.Get(wire.HeaderLen + n + wire.TagLen)
+	b.B = append(b.B, zeroHeader[:]...)
+	c.begin = beginState{open: true, ch: ch, t: t, max: n, buf: b}
+	return b.B[wire.HeaderLen : wire.HeaderLen : wire.HeaderLen+n], nil
+}
+
+// End finishes the frame that Begin started; b is what the caller's appends
+// made of Begin's slice.
+func (c *Conn) End(b []byte) error { return c.EndFlow(nil, b) }
+
+// EndFlow is End under a flow: if the frame has to wait, it waits among the
+// frames of f.
+func (c *Conn) EndFlow(f *sched.Flow, b []byte) error {
+	g := c.begin
+	if !g.open {
+		return ErrBegin
+	}
+	c.begin = beginState{}
+	// An append beyond what Begin was told has moved the slice elsewhere.
+	var home []byte
+	if g.buf != nil {
+		home = g.buf.B[:wire.HeaderLen+1][wire.HeaderLen:]
+	} else {
+		home = c.batch[:g.start+wire.HeaderLen+1][g.start+wire.HeaderLen:]
+	}
+	if len(b) > g.max || unsafe.SliceData(b) != unsafe.SliceData(home) {
+		if g.buf != nil {
+			g.buf.Release()
+		}
+		return ErrTooLarge
+	}
+	if g.buf != nil {
+		g.buf.B = g.buf.B[:wire.HeaderLen+len(b)]
+		c.push(g.ch, g.t, 0, f, g.buf)
+		return nil
+	}
+	c.batch = c.batch[:g.start+wire.HeaderLen+len(b)]
+	return c.sealAt(g.start, g.ch, g.t, 0)
+}
+
+// Cancel gives up the frame that Begin started.
+func (c *Conn) Cancel() {
+	if c.begin.buf != nil {
+		c.begin.buf.Release()
+	}
+	c.begin = beginState{}
+}
+
+// Enqueue queues the plaintext in b.B[wire.HeaderLen:] as one frame; b passes
+// to the Conn in every case. f may be nil.
+func (c *Conn) Enqueue(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sched.Flow, b *buf.Buf) error {
+	n := len(b.B) - wire.HeaderLen
+	var err error
+	switch {
+	case c.state != stateOpen:
+		err = ErrClosed
+	case !c.Usable(ch):
+		err = ErrChannel
+	case n > c.MaxSend():
+		err = ErrTooLarge
+	}
+	if err != nil {
+		b.Release()
+		return err
+	}
+	c.push(ch, t, fl, f, b)
+	return nil
+}
+
+func (c *Conn) enqueueControl(t wire.FrameType, b *buf.Buf) error {
+	return c.Enqueue(wire.ChannelControl, t, 0, nil, b)
+}
+
+func (c *Conn) push(ch wire.Channel, t wire.FrameType, fl wire.Flags, flow *sched.Flow, b *buf.Buf) {
+	f := sched.GetFrame()
+	f.Channel, f.Type, f.Flags, f.Flow, f.Buf = ch, t, fl, flow, b
+	c.queue.Push(f)
+}
+
+// flush moves queued frames into the batch as far as the high-water mark and
+// the peer's credit allow, then says CLOSE if that is what is waited for.
+func (c *Conn) flush() {
+	if c.state >= stateClosed {
+		return
+	}
+	c.grant()
+	for !c.congested && c.sealed < c.cfg.HighWater {
+		f := c.queue.Peek()
+		if f == nil {
+			break
+		}
+		n := len(f.Buf.B) - wire.HeaderLen
+		if f.Channel != wire.ChannelControl && uint64(n) > c.credit.Available() {
+			break
+		}
+		f = c.queue.Pop()
+		if isReply(f.Type) {
+			c.replies--
+		}
+		err := c.renewKey(f.Channel)
+		if err == nil {
+			start := len(c.batch)
+			c.batch = slices.Grow(c.batch, len(f.Buf.B)+wire.TagLen)
+			c.batch = append(c.batch, f.Buf.B...)
+			err = c.sealAt(start, f.Channel, f.Type, f.Flags)
+		}
+		sched.PutFrame(f)
+		if err != nil {
+			return
+		}
+	}
+	if c.state == stateClosing && !c.closeSent && c.queue.Len() == 0 {
+		c.sealClose(c.closeCode, c.closeText)
+	}
+}
+
+func isReply(t wire.FrameType) bool {
+	return t == wire.TypePing || t == wire.TypePong || t == wire.TypeKeyUpdateAck
+}
+
+// grant extends the peer's credit once half of it is used (D6).
+func (c *Conn) grant() {
+	if !c.creditInForce() || c.state != stateOpen || !c.direct() {
+		return
+	}
+	limit, due := c.credit.Grant()
+	if !due {
+		return
+	}
+	var p [8]byte
+	c.sealNow(wire.ChannelControl, wire.TypeFlowUpdate, control.AppendFlowUpdate(p[:0], limit))
+}
+
+func (c *Conn) side(ch wire.Channel) *sendSide {
+	s := &c.sealers[ch]
+	if s.sealer == nil {
+		s.sealer = record.NewSealer(c.cfg.Send, c.cfg.Profile, c.cfg.Suite, ch)
+		s.since = c.now
+	}
+	return s
+}
+
+// renewKey sends KEY_UPDATE and moves to the next epoch when the current key of
+// ch has reached one of its bounds (D1). The marker is the old epoch's last
+// frame; it is sealed right before the frame that needed the new key, so an
+// idle channel never rotates.
+func (c *Conn) renewKey(ch wire.Channel) error {
+	s := c.side(ch)
+	b := &c.cfg.Bounds
+	if uint64(s.sealer.Seq())+1 < b.Frames && s.sealer.Octets() < b.Octets && c.now-s.since < b.Age {
+		return nil
+	}
+	if s.sealer.Seq() == 0 {
+		// The key is old but unused: nothing was sealed under it that more age
+		// could endanger, and an update of it would be an update a frame when
+		// the bound is tiny.
+		s.since = c.now
+		return nil
+	}
+	return c.updateKey(ch)
+}
+
+// UpdateKey renews the sending key of ch now. It takes effect in the next
+// batch if none is open.
+func (c *Conn) UpdateKey(ch wire.Channel) error {
+	switch {
+	case c.state != stateOpen:
+		return ErrClosed
+	case !c.Usable(ch):
+		return ErrChannel
+	case !c.inBatch:
+		return ErrBegin
+	}
+	return c.updateKey(ch)
+}
+
+func (c *Conn) updateKey(ch wire.Channel) error {
+	s := c.side(ch)
+	var p [16]byte
+	start := len(c.batch)
+	c.batch = append(c.batch, zeroHeader[:]...)
+	c.batch = append(c.batch, control.AppendKeyUpdate(p[:0], s.sealer.Epoch()+1)...)
+	if err := c.sealAt(start, ch, wire.TypeKeyUpdate, 0); err != nil {
+		return err
+	}
+	if err := s.sealer.Update(); err != nil {
+		c.sealFailed(err)
+		return err
+	}
+	s.since = c.now
+	c.cfg.Counters.KeyUpdatesOut.Add(1)
+	return nil
+}
+
+// sealNow seals a small frame of the machine's own into the batch, past the
+// queue. Without a batch it is queued.
+func (c *Conn) sealNow(ch wire.Channel, t wire.FrameType, payload []byte) {
+	if !c.inBatch {
+		b := buf.Get(wire.HeaderLen + len(payload) + wire.TagLen)
+		b.B = append(append(b.B, zeroHeader[:]...), payload...)
+		c.push(ch, t, 0, nil, b)
+		return
+	}
+	if c.renewKey(ch) != nil {
+		return
+	}
+	start := len(c.batch)
+	c.batch = append(c.batch, zeroHeader[:]...)
+	c.batch = append(c.batch, payload...)
+	_ = c.sealAt(start, ch, t, 0) // a failure has ended the association already
+}
+
+// sealAt seals batch[start:], header room and plaintext, as the last frame of
+// the batch.
+func (c *Conn) sealAt(start int, ch wire.Channel, t wire.FrameType, fl wire.Flags) error {
+	n := len(c.batch) - start - wire.HeaderLen
+	out, err := c.side(ch).sealer.Seal(c.batch, start, fl, t)
+	if err != nil {
+		c.batch = c.batch[:start]
+		c.sealFailed(err)
+		return err
+	}
+	c.batch = out
+	c.sealed += len(out) - start
+	c.total += uint64(len(out) - start)
+	if ch != wire.ChannelControl {
+		c.credit.Take(n)
+	}
+	c.cfg.Counters.FramesOut.Add(1)
+	c.cfg.Counters.OctetsOut.Add(uint64(len(out) - start))
+	return nil
+}
+
+// sealFailed ends an association whose keys can't be used any more. Nothing can
+// be said to the peer then.
+func (c *Conn) sealFailed(err error) {
+	c.closeSent = true
+	c.end(&CloseError{Code: control.CodeCrypto, Cause: errors.Join(ErrClosed, err)})
+}
+
+func (c *Conn) dropQueue() {
+	c.queue.Drain(func(f *sched.Frame) {
+		c.cfg.Counters.DroppedQueued.Add(1)
+		sched.PutFrame(f)
+	})
+	c.replies = 0
+}

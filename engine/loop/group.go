@@ -1,0 +1,395 @@
+// Package loop runs associations on gnet's event loops. It is the only package
+// that imports gnet, and the only one in which an association meets a socket and
+// a clock.
+//
+// gnet serves as a bare group of loops. Listening, dialling and handshakes
+// happen off the loops, on goroutines that may block; a connection is enrolled
+// once its handshake is complete, and from then on only its loop touches it.
+//
+//	accept/dial -> handshake (own goroutine) -> enroller -> loop:
+//	    read -> Association.Turn -> one write
+package loop
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"github.com/panjf2000/gnet/v2"
+
+	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/sched"
+)
+
+const (
+	// DefaultReadBuffer is the size in octets of each loop's read buffer: the
+	// most one association can bring in a turn.
+	DefaultReadBuffer = 256 << 10
+	// Tick is the step of the timing wheels.
+	Tick = 100 * time.Millisecond
+
+	// scratchKeep is the largest batch buffer a loop keeps after a turn.
+	scratchKeep = 1 << 20
+	// maxRounds bounds how often a loop serves what it posted to itself before
+	// it looks at its sockets again.
+	maxRounds = 16
+)
+
+// ErrGroupClosed says that the loops have stopped or are about to.
+var ErrGroupClosed = errors.New("loop: event loops are closed")
+
+// GroupConfig makes a Group. Zero fields take defaults.
+type GroupConfig struct {
+	// Loops is the number of event loops; 0 means GOMAXPROCS.
+	Loops int
+	// ReadBuffer is rounded up to a power of two.
+	ReadBuffer int
+	Logger     *slog.Logger
+}
+
+// Group is a set of event loops.
+type Group struct {
+	client *gnet.Client
+	origin time.Time
+	log    *slog.Logger
+
+	mu    sync.Mutex
+	loops map[gnet.EventLoop]*eventLoop
+
+	notify   *notifier
+	enroll   chan *enrolment
+	enrolled sync.WaitGroup
+	closing  chan struct{}
+	close    sync.Once
+}
+
+// NewGroup starts the loops.
+func NewGroup(cfg GroupConfig) (*Group, error) {
+	if cfg.Loops <= 0 {
+		cfg.Loops = runtime.GOMAXPROCS(0)
+	}
+	if cfg.ReadBuffer <= 0 {
+		cfg.ReadBuffer = DefaultReadBuffer
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	g := &Group{
+		origin:  time.Now(),
+		log:     cfg.Logger,
+		loops:   make(map[gnet.EventLoop]*eventLoop),
+		enroll:  make(chan *enrolment),
+		closing: make(chan struct{}),
+	}
+	var err error
+	if g.notify, err = newNotifier(); err != nil {
+		return nil, fmt.Errorf("loop: write notifier: %w", err)
+	}
+	g.client, err = gnet.NewClient(&events{g: g},
+		gnet.WithNumEventLoop(cfg.Loops),
+		gnet.WithReadBufferCap(cfg.ReadBuffer),
+		gnet.WithTCPNoDelay(gnet.TCPNoDelay),
+		gnet.WithTicker(true),
+		gnet.WithLogger(gnetLogger{cfg.Logger}),
+	)
+	if err == nil {
+		err = g.client.Start()
+	}
+	if err != nil {
+		g.notify.close()
+		return nil, fmt.Errorf("loop: %w", err)
+	}
+	g.enrolled.Add(1)
+	go g.runEnroller()
+	return g, nil
+}
+
+// Now is the time since the group's origin, as its associations see it.
+func (g *Group) Now() time.Duration { return time.Since(g.origin) }
+
+// Close stops the loops. Associations that are still there end without a word to
+// their peers; close them first. It must not be called from a loop.
+func (g *Group) Close() error {
+	var err error
+	g.close.Do(func() {
+		// Enrolment and Stop must not overlap: gnet's EnrollContext waits for a
+		// loop that Stop may already have ended.
+		close(g.closing)
+		g.enrolled.Wait()
+		err = g.client.Stop()
+		g.notify.close()
+	})
+	return err
+}
+
+// enrolment is one connection on its way to a loop.
+type enrolment struct {
+	nc     *net.TCPConn
+	link   *link
+	result chan error
+}
+
+// Enroll hands nc with its association to the loop that has the fewest
+// connections, and returns once the association was started there. early is what
+// was read beyond the handshake. nc belongs to the group in every case.
+func (g *Group) Enroll(nc *net.TCPConn, a *assoc.Association, early []byte) error {
+	e := &enrolment{nc: nc, link: newLink(a, early), result: make(chan error, 1)}
+	select {
+	case g.enroll <- e:
+		return <-e.result
+	case <-g.closing:
+		_ = nc.Close()
+		return ErrGroupClosed
+	}
+}
+
+// runEnroller is the one goroutine that enrols: gnet picks the least loaded loop
+// without synchronising choice and count, so two at once would pick the same.
+func (g *Group) runEnroller() {
+	defer g.enrolled.Done()
+	for {
+		select {
+		case e := <-g.enroll:
+			_, err := g.client.EnrollContext(e.nc, e.link)
+			if err == nil && !e.link.started.Load() {
+				err = errors.New("loop: the connection could not be registered")
+			}
+			e.result <- err
+		case <-g.closing:
+			return
+		}
+	}
+}
+
+// loopOf finds what we keep of a gnet loop. It runs on that loop, at OnOpen.
+func (g *Group) loopOf(el gnet.EventLoop) *eventLoop {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	l := g.loops[el]
+	if l == nil {
+		l = &eventLoop{g: g, el: el, wheel: sched.NewWheel(Tick, g.Now())}
+		l.ticker.l = l
+		g.loops[el] = l
+	}
+	return l
+}
+
+// events is what gnet calls.
+type events struct {
+	gnet.BuiltinEventEngine
+	g *Group
+}
+
+// OnOpen runs on the connection's loop.
+func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
+	k := c.Context().(*link)
+	k.l, k.c = e.g.loopOf(c.EventLoop()), c
+	k.started.Store(true)
+	l := k.l
+	l.enter()
+	early := k.early
+	k.early = nil
+	if err := k.a.Start(e.g.Now(), k, l.wheel); err != nil {
+		e.g.log.Error("association could not start", "error", err)
+		k.a.TransportClosed(e.g.Now(), err)
+	} else {
+		l.turn(k, early)
+	}
+	l.leave()
+	return nil, gnet.None
+}
+
+// OnTraffic runs on the connection's loop, with what one read brought.
+func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
+	k, ok := c.Context().(*link)
+	if !ok || k.closed {
+		return gnet.None
+	}
+	l := k.l
+	// Everything is taken every time: what stays would be copied by gnet into a
+	// buffer without a bound.
+	in, _ := c.Next(-1)
+	l.enter()
+	l.turn(k, in)
+	l.leave()
+	return gnet.None
+}
+
+// OnClose runs on the connection's loop, also inside a Write that fails.
+func (e *events) OnClose(c gnet.Conn, err error) gnet.Action {
+	k, ok := c.Context().(*link)
+	if !ok || k.closed {
+		return gnet.None
+	}
+	k.closed = true
+	k.c = nil // gnet reuses descriptors: a late write would reach a stranger
+	e.g.notify.remove(k)
+	if k.l != nil {
+		k.a.TransportClosed(e.g.Now(), err)
+	}
+	return gnet.None
+}
+
+// OnTick runs on a goroutine of its own; the loops step their wheels themselves.
+func (e *events) OnTick() (time.Duration, gnet.Action) {
+	e.g.mu.Lock()
+	defer e.g.mu.Unlock()
+	for _, l := range e.g.loops {
+		l.ticker.post()
+	}
+	return Tick, gnet.None
+}
+
+// ticker steps its loop's wheel. At most one step is in flight.
+type ticker struct {
+	l      *eventLoop
+	posted atomic.Bool
+}
+
+func (t *ticker) post() {
+	if t.posted.CompareAndSwap(false, true) && t.l.el.Execute(context.Background(), t) != nil {
+		t.posted.Store(false)
+	}
+}
+
+// Run runs on the loop.
+func (t *ticker) Run(context.Context) error {
+	t.posted.Store(false)
+	t.l.enter()
+	t.l.wheel.Advance(t.l.g.Now())
+	t.l.leave()
+	return nil
+}
+
+// eventLoop is what we keep beside one gnet loop. But for dirty and running it
+// belongs to that loop.
+type eventLoop struct {
+	g      *Group
+	el     gnet.EventLoop
+	ticker ticker
+
+	// dirty holds the links that want a turn. While running is set, whoever adds
+	// to it needs not wake the loop: it looks again before it rests.
+	dirty   sched.Inbox
+	running atomic.Bool
+
+	wheel   *sched.Wheel
+	scratch []byte
+}
+
+func (l *eventLoop) enter() { l.running.Store(true) }
+
+// leave serves the links that became dirty meanwhile, then lets the loop rest.
+func (l *eventLoop) leave() {
+	for range maxRounds {
+		sched.Run(l.dirty.TakeAll())
+		l.running.Store(false)
+		if l.dirty.Empty() {
+			return
+		}
+		l.running.Store(true)
+	}
+	l.running.Store(false)
+	l.wake() // the sockets come first now
+}
+
+func (l *eventLoop) wake() { _ = l.el.Execute(context.Background(), l) }
+
+// Run serves what made the loop wake up.
+func (l *eventLoop) Run(context.Context) error {
+	l.enter()
+	l.leave()
+	return nil
+}
+
+// turn gives k one step and writes what it yields, in one write.
+func (l *eventLoop) turn(k *link, in []byte) {
+	if k.closed {
+		return
+	}
+	batch := k.a.Turn(l.g.Now(), in, l.scratch[:0])
+	if len(batch) > 0 {
+		if _, err := k.c.Write(batch); err != nil {
+			// OnClose has run inside Write.
+			l.g.log.Debug("write failed", "association", k.a.ID(), "error", err)
+		}
+	}
+	if c := cap(batch); c > cap(l.scratch) && c <= scratchKeep {
+		l.scratch = batch[:0]
+	}
+	if k.closed {
+		return
+	}
+	if k.a.Ended() {
+		_ = l.el.Close(k.c) // runs OnClose; gnet tries once more to send what it holds
+		return
+	}
+	if k.c.OutboundBuffered() > k.a.HighWater() || k.c.OutboundBuffered() > 0 && k.a.Queued() > 0 {
+		if err := l.g.notify.arm(k); err != nil {
+			// Without the notifier the wheel's next stall check is what notices.
+			l.g.log.Warn("write notification failed", "association", k.a.ID(), "error", err)
+		}
+	}
+}
+
+// link ties one association to its gnet connection.
+type link struct {
+	a     *assoc.Association
+	node  sched.Node
+	early []byte
+
+	// Loop only, set at OnOpen.
+	l      *eventLoop
+	c      gnet.Conn
+	closed bool
+
+	started atomic.Bool
+	watch   watch // the notifier's
+}
+
+func newLink(a *assoc.Association, early []byte) *link {
+	k := &link{a: a, early: early}
+	k.node.Owner = k
+	k.watch.fd = -1
+	return k
+}
+
+// Wake implements assoc.Transport.
+func (k *link) Wake() {
+	l := k.l
+	if wake, _ := l.dirty.PushOnce(&k.node); wake && !l.running.Load() {
+		l.wake()
+	}
+}
+
+// Buffered implements assoc.Transport.
+func (k *link) Buffered() int {
+	if k.closed {
+		return 0
+	}
+	return k.c.OutboundBuffered()
+}
+
+// RunTask runs on the loop for a dirty link.
+func (k *link) RunTask() { k.l.turn(k, nil) }
+
+// gnetLogger brings gnet's own messages to our logger.
+type gnetLogger struct{ log *slog.Logger }
+
+func (g gnetLogger) Debugf(string, ...any) {}
+func (g gnetLogger) Infof(string, ...any)  {}
+func (g gnetLogger) Warnf(f string, a ...any) {
+	g.log.Warn("gnet: " + fmt.Sprintf(f, a...))
+}
+func (g gnetLogger) Errorf(f string, a ...any) {
+	g.log.Error("gnet: " + fmt.Sprintf(f, a...))
+}
+func (g gnetLogger) Fatalf(f string, a ...any) {
+	g.log.Error("gnet: " + fmt.Sprintf(f, a...))
+}

@@ -37,6 +37,10 @@ const (
 	MaxAgentIDLen  = 64 // agent id, 1 at least
 )
 
+// MaxFilterLen is how many entries a filter's list may have: there are no more
+// protocol ids than that.
+const MaxFilterLen = 256
+
 // IsMessage reports whether the plaintext of a frame on the Discovery channel
 // with a type from TypeQuery to TypeUnsubscribe is a message of this package: a
 // CBOR map. Bridge frames there start with a TLV (D25).
@@ -133,9 +137,9 @@ func (c Code) String() string {
 	return "code(" + strconv.FormatUint(uint64(c), 10) + ")"
 }
 
-// The errors that have a code of their own on the wire. Parsing gives the first
-// three; each of its finer errors is one of them too, for errors.Is. The other
-// four are for who answers requests.
+// The errors that have a code of their own on the wire. Parsing and CheckKinds
+// give the first four; the finer faults are ErrMalformedPayload too, for
+// errors.Is. The others are for whoever answers requests.
 var (
 	ErrMalformedPayload    = errors.New("disco: malformed payload")
 	ErrKindMismatch        = errors.New("disco: frame kind contradicts the frame type")

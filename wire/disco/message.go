@@ -96,7 +96,8 @@ type Message struct {
 }
 
 // Parse reads the payload of a Discovery frame of type t into m. Every error is
-// ErrMalformedPayload or ErrKindMismatch, and most say more. After an error
+// ErrMalformedPayload, ErrKindMismatch, or, for a filter list of more than
+// MaxFilterLen entries, ErrFilterUnsupported; CodeOf gives the code. After an error
 // m.Type is t and m.Corr is the correlation id if one could be read, so that a
 // faulty request can be answered (see IsRequest); everything else is void.
 //
@@ -127,13 +128,10 @@ func (m *Message) parse(payload []byte) error {
 			has.kind, kind = true, p.Uint()
 		case key == keyCorr:
 			has.corr = true
-			if corr := p.Bytes(); p.Err() != nil {
-				break
-			} else if !validLen(corr, MaxCorrLen) {
-				err = FaultCorrLen
-			} else {
-				m.Corr = corr
-			}
+			m.Corr, err = readCorr(&p)
+		case has.kind && kind != uint64(m.Type):
+			// Another kind's fields, of which only the encoding is checked: what
+			// is wrong here is the kind.
 		default:
 			err = m.parseField(key, &p, &has)
 		}
@@ -150,6 +148,14 @@ func (m *Message) parse(payload []byte) error {
 	return m.checkPresent(&has, kind)
 }
 
+func readCorr(p *cbor.MapReader) ([]byte, error) {
+	corr := p.Bytes()
+	if p.Err() == nil && !validLen(corr, MaxCorrLen) {
+		return nil, FaultCorrLen
+	}
+	return corr, nil
+}
+
 // fields notes which fields a payload brought, where their values can't tell.
 type fields struct{ kind, corr, complete, code bool }
 
@@ -160,9 +166,9 @@ func (m *Message) parseField(key int64, p *cbor.MapReader, has *fields) (err err
 	case TypeQuery, TypeSubscribe:
 		switch key {
 		case keyKinds:
-			m.Filter.Kinds, err = readList(p)
+			m.Filter.Kinds, err = readFilterList(p)
 		case keyProtocolIDs:
-			m.Filter.ProtocolIDs, err = readList(p)
+			m.Filter.ProtocolIDs, err = readFilterList(p)
 		case keyNamePrefix:
 			m.Filter.NamePrefix = p.Text()
 		case keyTolerant:
@@ -199,6 +205,16 @@ func (m *Message) parseField(key int64, p *cbor.MapReader, has *fields) (err err
 		}
 	}
 	return err
+}
+
+// readFilterList reads a list that each record is held against; its length is
+// bounded so that a peer cannot make that expensive.
+func readFilterList(p *cbor.MapReader) (List, error) {
+	list, err := readList(p)
+	if err == nil && list.Len() > MaxFilterLen {
+		return List{}, ErrFilterUnsupported
+	}
+	return list, err
 }
 
 // checkPresent checks that all is there that the type needs.
@@ -305,6 +321,8 @@ func (m *Message) check() error {
 		return FaultCorrLen
 	case !utf8.Valid(m.Filter.NamePrefix), !utf8.Valid(m.Reason):
 		return FaultNotUTF8
+	case m.Filter.Kinds.Len() > MaxFilterLen, m.Filter.ProtocolIDs.Len() > MaxFilterLen:
+		return ErrFilterUnsupported
 	}
 	return m.checkLists()
 }

@@ -2,6 +2,7 @@ package bridge
 
 import (
 	"strconv"
+	"strings"
 	"unicode/utf8"
 
 	"github.com/trestle-npamp/trestle/wire"
@@ -75,8 +76,12 @@ func (e *Error) Unwrap() error { return e.Code }
 
 // AppendTransportError appends a transport error as it stands in place of a
 // foreign message: code, length, text. Text over MaxErrorText octets is cut
-// between two characters. The code must be Known.
+// between two characters, and what is not UTF-8 in it is replaced. The code must
+// be Known.
 func AppendTransportError(dst []byte, code Code, text string) []byte {
+	if !utf8.ValidString(text) {
+		text = strings.ToValidUTF8(text, string(utf8.RuneError))
+	}
 	if len(text) > MaxErrorText {
 		n := MaxErrorText
 		for n > 0 && !utf8.RuneStart(text[n]) {

@@ -31,7 +31,7 @@ func ParseClientHello(payload []byte) (ClientHello, error) {
 	if err := collect(payload, clientHelloTLVs[:], v[:], false); err != nil {
 		return ClientHello{}, err
 	}
-	m := ClientHello{Profiles: v[0], KEMs: v[1], Schemes: v[2], AEADs: v[3], Share: v[4], raw: payload}
+	m := ClientHello{Profiles: v[0], KEMs: v[1], Schemes: v[2], AEADs: v[3], Share: v[4], raw: payload[:len(payload):len(payload)]}
 	if err := m.check(); err != nil {
 		return ClientHello{}, err
 	}
@@ -116,7 +116,7 @@ func ParseServerHello(payload []byte) (ServerHello, error) {
 		Scheme:     binary.BigEndian.Uint16(v[2]),
 		AEAD:       binary.BigEndian.Uint16(v[3]),
 		Ciphertext: v[4],
-		raw:        payload,
+		raw:        payload[:len(payload):len(payload)],
 	}
 	if err := m.check(); err != nil {
 		return ServerHello{}, err

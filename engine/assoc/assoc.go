@@ -118,6 +118,8 @@ type Options struct {
 	// Counters of refusals, shared; nil makes private ones.
 	Counters *Counters
 	Logger   *slog.Logger
+	// OnEnd, if set, is called on the loop once every channel knows the end.
+	OnEnd func(*Association)
 }
 
 // Counters count over all associations that share them.
@@ -142,6 +144,7 @@ type Association struct {
 	queued   atomic.Int64
 	maxSend  atomic.Int64
 	hello    atomic.Pointer[control.Hello]
+	started  atomic.Bool // trans is set
 	done     chan struct{}
 	err      error // set before done is closed
 	refused  atomic.Bool
@@ -189,6 +192,7 @@ func New(o Options, now time.Duration) *Association {
 // attached. A Turn must follow. Loop only.
 func (a *Association) Start(now time.Duration, t Transport, w *sched.Wheel) error {
 	a.now, a.trans, a.wheel = now, t, w
+	a.started.Store(true) // what was posted before is taken by the first Turn
 	if err := a.m.Open(); err != nil {
 		return err
 	}
@@ -199,6 +203,15 @@ func (a *Association) Start(now time.Duration, t Transport, w *sched.Wheel) erro
 		a.chans[h.Channel()] = h.Attach(a)
 	}
 	return nil
+}
+
+// Discard ends an association that no loop ever got. Nobody else may know it.
+func (a *Association) Discard(cause error) {
+	if a.ended {
+		return
+	}
+	a.m.HandleEOF(a.now, cause)
+	a.finishClosed()
 }
 
 // ID is unique within the engine.
@@ -270,7 +283,7 @@ func (a *Association) Do(f func()) bool {
 // association ended when it runs. Any goroutine.
 func (a *Association) Post(n *sched.Node) bool {
 	wake, ok := a.inbox.Push(n)
-	if wake {
+	if wake && a.started.Load() {
 		a.trans.Wake()
 	}
 	return ok
@@ -429,6 +442,9 @@ func (a *Association) finish(err *CloseError) {
 	a.o.Budget.Give(int(a.admittedNow()))
 	a.releaseWaiters()
 	close(a.done)
+	if a.o.OnEnd != nil {
+		a.o.OnEnd(a)
+	}
 }
 
 // TransportClosed tells that the transport ended; cause is nil for a plain end

@@ -27,6 +27,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/trestle-npamp/trestle/crypto/handshake"
 	"github.com/trestle-npamp/trestle/crypto/record"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/internal/buf"
@@ -133,21 +134,13 @@ func (e *CloseError) Is(target error) bool { return target == ErrClosed }
 func (e *CloseError) Unwrap() error { return e.Cause }
 
 // Role is the side of the association in the handshake.
-type Role uint8
+type Role = handshake.Role
 
 // Roles.
 const (
-	Client Role = iota
-	Server
+	Client = handshake.Client
+	Server = handshake.Server
 )
-
-// String names the role.
-func (r Role) String() string {
-	if r == Client {
-		return "client"
-	}
-	return "server"
-}
 
 // Config is what a Conn is made from. Zero limits take their defaults.
 type Config struct {

@@ -83,12 +83,12 @@ func (c *Conn) Begin(ch wire.Channel, t wire.FrameType, n int) ([]byte, error) {
 		c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
 		c.begin = beginState{open: true, ch: ch, t: t, max: n, start: start}
 		at := start + wire.HeaderLen
-		return c.batch[at : at : at+n], nil
+		return c.batch[at : at : at+n+wire.TagLen], nil
 	}
 	b := buf.Get(wire.HeaderLen + n + wire.TagLen)
 	b.B = append(b.B, zeroHeader[:]...)
 	c.begin = beginState{open: true, ch: ch, t: t, max: n, buf: b}
-	return b.B[wire.HeaderLen : wire.HeaderLen : wire.HeaderLen+n], nil
+	return b.B[wire.HeaderLen : wire.HeaderLen : wire.HeaderLen+n+wire.TagLen], nil
 }
 
 // End finishes the frame that Begin started; b is what the caller's appends
@@ -103,7 +103,8 @@ func (c *Conn) EndFlow(f *sched.Flow, b []byte) error {
 		return ErrBegin
 	}
 	c.begin = beginState{}
-	// An append beyond what Begin was told has moved the slice elsewhere.
+	// An append beyond what Begin was told has moved the slice elsewhere. (The
+	// tag's room keeps the slice of an empty plaintext from having no place.)
 	var home []byte
 	if g.buf != nil {
 		home = g.buf.B[:wire.HeaderLen+1][wire.HeaderLen:]

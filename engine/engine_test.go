@@ -1,0 +1,257 @@
+package engine_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"net"
+	"sync"
+	"testing"
+	"time"
+
+	"go.uber.org/goleak"
+
+	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/profiles"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+
+const echoType wire.FrameType = 0x0120
+
+// echo serves Memory: it sends back what comes, and hands it to got if that is
+// set.
+type echo struct {
+	reply bool
+	got   func(a *engine.Association, p []byte)
+}
+
+func (e *echo) Channel() wire.Channel                             { return wire.ChannelMemory }
+func (e *echo) Attach(a *engine.Association) engine.ChannelConn { return &echoConn{e, a} }
+
+type echoConn struct {
+	e *echo
+	a *engine.Association
+}
+
+func (c *echoConn) HandleFrame(t wire.FrameType, p []byte) {
+	if c.e.got != nil {
+		c.e.got(c.a, p)
+	}
+	if !c.e.reply {
+		return
+	}
+	b, err := c.a.Begin(wire.ChannelMemory, t, len(p))
+	if err == nil {
+		err = c.a.End(append(b, p...))
+	}
+	if err != nil {
+		c.a.Logger().Error("echo", "error", err)
+	}
+}
+func (c *echoConn) HandleHello(*control.Hello) {}
+func (c *echoConn) HandleRoom()                {}
+func (c *echoConn) HandleDrain()               {}
+func (c *echoConn) Busy() int                  { return 0 }
+func (c *echoConn) HandleClose(error)          {}
+
+func newEngine(t *testing.T, cfg engine.Config) *engine.Engine {
+	t.Helper()
+	e, err := engine.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		ctx, cancel := context.WithTimeout(context.Background(), 10*time.Second)
+		defer cancel()
+		if err := e.Shutdown(ctx); err != nil {
+			t.Error("shutdown:", err)
+		}
+	})
+	return e
+}
+
+func listen(t *testing.T, e *engine.Engine) string {
+	t.Helper()
+	l, err := e.Listen(t.Context(), "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return l.Addr().String()
+}
+
+func TestEchoOverLoopback(t *testing.T) {
+	srv := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{reply: true}}})
+	addr := listen(t, srv)
+
+	got := make(chan []byte, 1)
+	cli := newEngine(t, engine.Config{
+		Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) { got <- bytes.Clone(p) }}},
+	})
+	a, err := cli.Dial(t.Context(), addr, engine.DialOptions{Peer: identity.Pin(srv.Identity())})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitHello(t, a)
+	for _, n := range []int{0, 1, 511, 4096, 300_000, 4<<20 - 100} {
+		want := bytes.Repeat([]byte{byte(n)}, n)
+		if err := a.Send(t.Context(), wire.ChannelMemory, echoType, want); err != nil {
+			t.Fatalf("%d octets: %v", n, err)
+		}
+		select {
+		case b := <-got:
+			if !bytes.Equal(b, want) {
+				t.Fatalf("%d octets came back as %d others", n, len(b))
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d octets: no echo", n)
+		}
+	}
+	if a.PeerKey() != srv.Identity() {
+		t.Error("wrong peer key")
+	}
+	a.Close(0, "")
+	<-a.Done()
+	if err := a.Err(); !errors.Is(err, engine.ErrClosed) {
+		t.Errorf("ended with %v", err)
+	}
+}
+
+func waitHello(t *testing.T, a *engine.Association) {
+	t.Helper()
+	for start := time.Now(); a.PeerHello() == nil; {
+		if time.Since(start) > 5*time.Second {
+			t.Fatal("no HELLO from the peer")
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func TestPinnedKeyRefused(t *testing.T) {
+	srv := newEngine(t, engine.Config{})
+	addr := listen(t, srv)
+	cli := newEngine(t, engine.Config{})
+	other, err := identity.Generate(profiles.Ed25519, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = cli.Dial(t.Context(), addr, engine.DialOptions{Peer: identity.Pin(other.Public())})
+	if !errors.Is(err, engine.ErrPeerNotAllowed) {
+		t.Fatalf("dialled a peer with another key: %v", err)
+	}
+}
+
+func TestRawTCPRefusedBeyondLoopback(t *testing.T) {
+	e := newEngine(t, engine.Config{})
+	if _, err := e.Listen(t.Context(), "0.0.0.0:0"); !errors.Is(err, engine.ErrRawRemote) {
+		t.Fatalf("listening on all addresses: %v", err)
+	}
+}
+
+// A peer that says nothing is cut off at the handshake deadline, and its
+// goroutine ends.
+func TestHandshakeDeadline(t *testing.T) {
+	e := newEngine(t, engine.Config{Limits: engine.Limits{HandshakeTimeout: 50 * time.Millisecond}})
+	nc, err := net.Dial("tcp", listen(t, e))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer nc.Close()
+	_ = nc.SetReadDeadline(time.Now().Add(5 * time.Second))
+	if _, err := nc.Read(make([]byte, 1)); err == nil {
+		t.Fatal("octets from a server that was told nothing")
+	}
+	if n := e.Stats().HandshakesFailed; n != 1 {
+		t.Errorf("%d handshakes failed, want 1", n)
+	}
+}
+
+// When all places for handshakes are taken, the least advanced makes room.
+func TestHandshakeEviction(t *testing.T) {
+	srv := newEngine(t, engine.Config{Limits: engine.Limits{PendingHandshakes: 4}})
+	addr := listen(t, srv)
+	for range 8 {
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+	}
+	cli := newEngine(t, engine.Config{})
+	if _, err := cli.Dial(t.Context(), addr, engine.DialOptions{}); err != nil {
+		t.Fatalf("honest peer behind stalled ones: %v", err)
+	}
+	if n := srv.Stats().HandshakesEvicted; n < 4 {
+		t.Errorf("%d evicted, want at least 4", n)
+	}
+}
+
+// Concurrent senders: every frame arrives once, and those of one sender in order.
+func TestSendFromManyGoroutines(t *testing.T) {
+	const senders, each = 8, 500
+	var mu sync.Mutex
+	last := map[byte]int{}
+	done := make(chan struct{})
+	n := 0
+	srv := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) {
+		mu.Lock()
+		defer mu.Unlock()
+		if i := int(p[1])<<8 | int(p[2]); i != last[p[0]] {
+			t.Errorf("sender %d: frame %d where %d was due", p[0], i, last[p[0]])
+		} else {
+			last[p[0]]++
+		}
+		if n++; n == senders*each {
+			close(done)
+		}
+	}}}})
+	cli := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{}}})
+	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitHello(t, a)
+	for s := range senders {
+		go func() {
+			for i := range each {
+				if err := a.Send(t.Context(), wire.ChannelMemory, echoType, []byte{byte(s), byte(i >> 8), byte(i)}); err != nil {
+					t.Error(err)
+					return
+				}
+			}
+		}()
+	}
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Fatal("frames were lost")
+	}
+}
+
+// Shutdown says CLOSE with the reason, and leaves nothing behind.
+func TestShutdownTellsPeers(t *testing.T) {
+	srv, err := engine.New(engine.Config{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	cli := newEngine(t, engine.Config{})
+	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitHello(t, a)
+	if err := srv.Shutdown(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	<-a.Done()
+	var ce *engine.CloseError
+	if !errors.As(a.Err(), &ce) || !ce.Remote || ce.Code != control.CodeShutdown {
+		t.Fatalf("ended with %v", a.Err())
+	}
+	if _, err := srv.Listen(t.Context(), "127.0.0.1:0"); !errors.Is(err, engine.ErrShutdown) {
+		t.Errorf("listened after shutdown: %v", err)
+	}
+}

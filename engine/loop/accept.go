@@ -1,0 +1,147 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/trestle-npamp/trestle/crypto/handshake"
+	"github.com/trestle-npamp/trestle/engine/assoc"
+)
+
+// Starter turns a completed handshake into an association. It is called off the
+// loops; local and remote are the ends of the transport. The association gets
+// its roots and keys from res.
+type Starter func(role assoc.Role, res handshake.Result, local, remote net.Addr) *assoc.Association
+
+// Server accepts connections and brings those whose handshake completes onto the
+// loops.
+type Server struct {
+	// Group, Handshakes, NewMachine and Start are required. NewMachine may judge
+	// the remote address.
+	Group      *Group
+	Handshakes *Handshakes
+	NewMachine func(remote net.Addr) (*handshake.Machine, error)
+	Start      Starter
+	Logger     *slog.Logger
+
+	ln     net.Listener
+	ctx    context.Context
+	cancel context.CancelFunc
+	work   sync.WaitGroup
+	once   sync.Once
+}
+
+// Backoff of accept errors such as EMFILE.
+const (
+	acceptBackoffMin = 5 * time.Millisecond
+	acceptBackoffMax = time.Second
+)
+
+// Serve takes over ln, whose connections must be *net.TCPConn, and returns at
+// once. Close ends it.
+func (s *Server) Serve(ln net.Listener) {
+	s.ln = ln
+	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.work.Add(1)
+	go s.accept()
+}
+
+// Addr is where it listens.
+func (s *Server) Addr() net.Addr { return s.ln.Addr() }
+
+// Close stops accepting, ends the handshakes under way and waits for their
+// goroutines. Associations that stand are not touched.
+func (s *Server) Close() error {
+	var err error
+	s.once.Do(func() {
+		s.cancel()
+		err = s.ln.Close()
+		s.work.Wait()
+	})
+	return err
+}
+
+// accept is the one accepting goroutine. An error that will pass (no descriptors
+// left, a connection reset while it queued) makes it wait, not end.
+func (s *Server) accept() {
+	defer s.work.Done()
+	wait := time.Duration(0)
+	for {
+		nc, err := s.ln.Accept()
+		if err != nil {
+			if s.ctx.Err() != nil || errors.Is(err, net.ErrClosed) {
+				return
+			}
+			if wait == 0 {
+				wait = acceptBackoffMin
+				// Once a series: a spinning accept must not flood the log.
+				s.Logger.Warn("accept failed; backing off", "error", err)
+			} else {
+				wait = min(2*wait, acceptBackoffMax)
+			}
+			select {
+			case <-time.After(wait):
+			case <-s.ctx.Done():
+				return
+			}
+			continue
+		}
+		wait = 0
+		p := s.Handshakes.admit(nc)
+		s.work.Add(1)
+		go s.shake(nc, p)
+	}
+}
+
+func (s *Server) shake(nc net.Conn, p *pending) {
+	defer s.work.Done()
+	defer s.Handshakes.leave(p)
+	remote := nc.RemoteAddr()
+	est, err := s.Handshakes.run(s.ctx, nc,
+		func() (*handshake.Machine, error) { return s.NewMachine(remote) },
+		func() { s.Handshakes.advance(p) })
+	if err != nil {
+		_ = nc.Close()
+		s.Logger.Debug("handshake failed", "remote", remote, "error", err)
+		return
+	}
+	a := s.Start(assoc.Server, est.result, nc.LocalAddr(), remote)
+	if err := s.Group.Enroll(nc.(*net.TCPConn), a, est.early); err != nil {
+		s.Logger.Warn("association could not be enrolled", "remote", remote, "error", err)
+		a.Discard(err)
+	}
+}
+
+// Dialer makes associations as a client.
+type Dialer struct {
+	Group      *Group
+	Handshakes *Handshakes
+	Start      Starter
+}
+
+// Dial connects to addr, completes the handshake and returns the association
+// once its loop has it. ctx bounds all of that.
+func (d *Dialer) Dial(ctx context.Context, addr string, newMachine func(remote net.Addr) (*handshake.Machine, error)) (*assoc.Association, error) {
+	var nd net.Dialer
+	nc, err := nd.DialContext(ctx, "tcp", addr)
+	if err != nil {
+		return nil, err
+	}
+	remote := nc.RemoteAddr()
+	est, err := d.Handshakes.run(ctx, nc,
+		func() (*handshake.Machine, error) { return newMachine(remote) }, func() {})
+	if err != nil {
+		_ = nc.Close()
+		return nil, err
+	}
+	a := d.Start(assoc.Client, est.result, nc.LocalAddr(), remote)
+	if err := d.Group.Enroll(nc.(*net.TCPConn), a, est.early); err != nil {
+		a.Discard(err)
+		return nil, err
+	}
+	return a, nil
+}

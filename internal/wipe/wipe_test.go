@@ -10,7 +10,7 @@ type leaf struct {
 type tree struct {
 	a     [8]byte
 	left  *leaf
-	right *leaf
+	right *leaf // stays nil
 	name  string
 	any   any
 }
@@ -19,7 +19,7 @@ func TestObjectReachesWhatItPointsAt(t *testing.T) {
 	l := &leaf{secret: [16]byte{1, 2, 3}, more: []byte{4}}
 	v := &tree{a: [8]byte{9}, left: l, name: "x", any: 7}
 	Object(v)
-	if *v != (tree{}) {
+	if *v != (tree{}) || v.right != nil {
 		t.Errorf("the struct itself is not zero: %v", v)
 	}
 	if l.secret != [16]byte{} || l.more != nil {

@@ -1,0 +1,178 @@
+// Package relay joins agents and those who call them: agents dial it and
+// announce themselves, callers name the agent they want, and A2A messages cross
+// octet for octet in between.
+//
+//	HTTP caller --- edge ---+                    +--- Agent --- upstream --- HTTP agent
+//	                        |--- Relay (routes) -|
+//	N-PAMP caller ----------+                    +--- any N-PAMP agent
+//
+// Relay is the middle with the HTTP way in, Agent the far end with the HTTP way
+// out. Both speak N-PAMP to each other through an engine of their own. Package
+// edge is the HTTP handler and package upstream the HTTP client; both know
+// nothing of N-PAMP but the errors it can tell.
+//
+// A caller's correlation ids and an agent's never meet: each hop has its own
+// (D10). What can't be delivered is answered with a transport error that says so,
+// also when the agent dies with requests under way. Nothing is sent twice.
+package relay
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"net"
+	"time"
+
+	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/relay/edge"
+	"github.com/trestle-npamp/trestle/relay/upstream"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+)
+
+// Where a relay listens unless told otherwise.
+const (
+	DefaultListen = "127.0.0.1:7447"
+	DefaultHTTP   = "127.0.0.1:7480"
+)
+
+// Config configures a Relay. The zero value is safe: N-PAMP on DefaultListen for
+// peers on this machine, no HTTP.
+type Config struct {
+	// Listen is the N-PAMP address, host:port; "" means DefaultListen, port 0
+	// picks one.
+	Listen string
+	// Engine configures the N-PAMP side: identity, accepted peers, limits. Its
+	// Channels, Protocols and Logger are set by the relay.
+	Engine engine.Config
+
+	// HTTP is the address of the HTTP edge, host:port; "" serves none by itself
+	// (Handler can be mounted elsewhere), port 0 picks one. Beyond loopback the
+	// edge needs Edge.Authenticate, or AllowOpenHTTP.
+	HTTP string
+	// AllowOpenHTTP permits an HTTP edge that anybody on the network may use.
+	AllowOpenHTTP bool
+	// Edge configures the HTTP edge. Its Forwarder and Logger are set by the
+	// relay, and its Host too when the edge is on a loopback address, has no
+	// Authenticate and Host is nil.
+	Edge edge.Config
+	// MaxHTTPConns bounds the HTTP connections at one time (4,096); further ones
+	// wait in the kernel's queue.
+	MaxHTTPConns int
+
+	// Policy decides on every request before it is forwarded; an error is told to
+	// the caller as SafetyPolicy, with the error's text. nil forwards all.
+	Policy func(*Access) error
+	// Visible says whether a peer that asks by Discovery is told of an agent; nil
+	// tells all of all. A peer is always told of its own.
+	Visible func(peer identity.PublicKey, agent string) bool
+
+	// MaxAgents bounds the agents at one time (16,384), MaxNames the names one
+	// association may announce (64), MaxInFlight the requests under way at one
+	// association in each direction (4,096).
+	MaxAgents   int
+	MaxNames    int
+	MaxInFlight int
+	// ReplyTimeout bounds how long a request of an N-PAMP caller waits for its
+	// agent (10 min); an HTTP caller's is bounded by Edge.Timeout.
+	ReplyTimeout time.Duration
+
+	// Demo serves an A2A agent named "echo" that answers with the text it was
+	// sent, over a real association to this relay.
+	Demo bool
+
+	// Logger gets what an operator should know; nil discards it.
+	Logger *slog.Logger
+}
+
+// Access is one request that a Policy decides on.
+type Access struct {
+	// Agent is the agent the request is for.
+	Agent string
+	// Method is the operation's name.
+	Method string
+	// Effect is what the request may do, at the least (D15).
+	Effect bridge.Effect
+	// Peer is the caller's key; it is zero for a caller over HTTP, whose name
+	// Principal is.
+	Peer      identity.PublicKey
+	Principal string
+	// Notification says that no answer is expected, so that the caller won't learn
+	// of a refusal.
+	Notification bool
+}
+
+// Errors.
+var (
+	// ErrOpenHTTP: an HTTP edge beyond loopback without authentication.
+	ErrOpenHTTP = errors.New("relay: an HTTP listener beyond loopback needs authentication")
+	// ErrName: not a name an agent can have.
+	ErrName = errors.New("relay: agent names are 1 to 64 of a-z, 0-9, '.', '_' and '-'")
+	// ErrNameTaken: an agent with another key has the name.
+	ErrNameTaken = errors.New("relay: the agent name is held by another key")
+	// ErrNotTaken: the relay does not have our record, which is so when another
+	// key holds the name.
+	ErrNotTaken = errors.New("relay: our agent's record does not stand at the relay")
+	// ErrStarted: Start or Run was called a second time.
+	ErrStarted = errors.New("relay: already started")
+	// ErrStopped: the relay or the agent was shut down.
+	ErrStopped = errors.New("relay: shut down")
+)
+
+// Backend is what an Agent serves requests with. Its methods are called from many
+// goroutines, at most AgentConfig.MaxInFlight at one time; errors become
+// NotDelivered with their text, unless they are a *bridge.Error.
+//
+// *upstream.Client is one, and Echo returns another.
+type Backend interface {
+	// Call delivers a request and returns the agent's answer.
+	Call(ctx context.Context, r *upstream.Request) (*upstream.Reply, error)
+	// Notify delivers a notification.
+	Notify(ctx context.Context, r *upstream.Request) error
+	// Card returns the public card.
+	Card(ctx context.Context) (*upstream.Reply, error)
+	// ExtendedCard returns the extended card by the operation of the given name.
+	ExtendedCard(ctx context.Context, operation string) (*upstream.Reply, error)
+}
+
+// AgentConfig configures an Agent. Name, Relay and Backend are required.
+type AgentConfig struct {
+	// Name is the name announced.
+	Name string
+	// Relay is the relay's N-PAMP address, host:port.
+	Relay string
+	// Peer accepts or refuses the relay by its key, usually identity.Pin; nil means
+	// Engine.Peers.
+	Peer identity.Verifier
+	// Engine configures the N-PAMP side. Its Channels, Protocols and Logger are
+	// set by the agent; Loops defaults to 1.
+	Engine engine.Config
+	// Backend serves the requests.
+	Backend Backend
+
+	// MaxInFlight bounds the requests under way at one time (4,096), over all
+	// associations the agent has had; further ones are not delivered.
+	MaxInFlight int
+	// Timeout bounds one request (10 min), DialTimeout connecting and announcing
+	// (15 s).
+	Timeout     time.Duration
+	DialTimeout time.Duration
+	// BackoffMin and BackoffMax bound the wait before a lost relay is dialled
+	// again (100 ms, 15 s): it doubles from one to the other and is cut short at
+	// random.
+	BackoffMin, BackoffMax time.Duration
+
+	// OnReady is called each time the relay has been seen to hold our record, on a
+	// goroutine of the agent.
+	OnReady func(Standing)
+	// Logger gets what an operator should know; nil discards it.
+	Logger *slog.Logger
+}
+
+// Standing is an agent's place at a relay.
+type Standing struct {
+	Agent string
+	// Peer is the relay's key and Addr its address.
+	Peer identity.PublicKey
+	Addr net.Addr
+}

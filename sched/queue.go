@@ -63,12 +63,13 @@ func PutFrame(f *Frame) {
 	frames.Put(f)
 }
 
-// octets is what a frame counts for: header and plaintext, without the tag.
-func (f *Frame) octets() int {
+// measure returns what a frame counts for: header and plaintext, without the tag.
+// No frame on the wire is so large that the upper bound changes it.
+func (f *Frame) measure() int32 {
 	if f.Buf == nil {
 		return wire.HeaderLen
 	}
-	return max(len(f.Buf.B), wire.HeaderLen)
+	return int32(min(max(len(f.Buf.B), wire.HeaderLen), 1<<30))
 }
 
 // Flow is one exchange's share of a Queue: its frames leave in the order in which
@@ -99,7 +100,8 @@ func (f *Flow) Octets() int { return f.octets }
 // same share of octets, however large its frames are. Frames of one flow never
 // overtake each other: the rank of a flow is that of its first frame, and an
 // urgent frame waits for the earlier ones of its own flow. Frames without a flow
-// form two flows of their channel, an urgent and an ordinary one.
+// form two flows of their channel, an urgent and an ordinary one; on Control and
+// Immune, where FlagURG makes no difference, they form one.
 //
 // The zero value is an empty queue with the default quanta. A Queue belongs to
 // the loop and must not be copied.
@@ -143,20 +145,19 @@ type lane struct {
 // Its channel, flags, flow and buffer must not change before it comes out.
 func (q *Queue) Push(f *Frame) {
 	invariant.Check(f.state == frameOwned, "sched: queued a frame that is queued or was put back")
-	size := f.octets()
-	f.size, f.state, f.next = int32(min(size, 1<<30)), frameQueued, nil
+	f.size, f.state, f.next = f.measure(), frameQueued, nil
 	fl := f.Flow
 	if fl == nil {
 		ch := q.channel(f.Channel)
 		fl = &ch.ordinaryFlow
-		if f.Flags&wire.FlagURG != 0 {
+		if f.Flags&wire.FlagURG != 0 && ch.ordinary.rank != rankControl {
 			fl = &ch.urgentFlow
 		}
 	}
 	q.frames++
-	q.octets += size
+	q.octets += int(f.size)
 	fl.frames++
-	fl.octets += size
+	fl.octets += int(f.size)
 	if fl.head == nil {
 		fl.head, fl.tail = f, f
 		q.enter(fl)
@@ -187,22 +188,21 @@ func (q *Queue) Pop() *Frame {
 	fl.head = f.next
 	f.next, f.state = nil, frameOwned
 	fl.frames--
-	fl.octets -= f.octets()
+	fl.octets -= int(f.size)
 	q.frames--
-	q.octets -= f.octets()
+	q.octets -= int(f.size)
 	fl.deficit -= f.size
 	ln.deficit -= f.size
-	if fl.head != nil && q.laneOf(fl.head) == ln {
+	switch {
+	case fl.head == nil:
+		q.leave(fl)
+		*fl = Flow{}
+	case q.laneOf(fl.head) == ln:
 		fl.size = fl.head.size
-		q.settle(ln)
-		return f
-	}
-	ln.flows.remove(&fl.node)
-	q.settle(ln)
-	if fl.head != nil {
+		ln.stale = true
+	default:
+		q.leave(fl)
 		q.enter(fl)
-	} else {
-		fl.tail, fl.lane = nil, nil
 	}
 	return f
 }
@@ -217,14 +217,13 @@ func (q *Queue) Octets() int { return q.octets }
 // DropFlow puts back all frames of a flow, which is empty and ready then, and
 // returns what they were.
 func (q *Queue) DropFlow(fl *Flow) (frames, octets int) {
-	if fl.head == nil {
+	if fl == nil || fl.head == nil {
 		return 0, 0
 	}
 	invariant.Check(!invariant.Enabled || q.has(fl.lane), "sched: dropped a flow of another queue")
 	frames, octets = int(fl.frames), fl.octets
-	ln, f := fl.lane, fl.head
-	ln.flows.remove(&fl.node)
-	q.settle(ln)
+	f := fl.head
+	q.leave(fl)
 	q.frames -= frames
 	q.octets -= octets
 	*fl = Flow{}
@@ -258,11 +257,12 @@ func (q *Queue) Trim() {
 }
 
 // first returns the lane whose turn it is, nil when there is none. The flow whose
-// turn it is in there is its ring's first: settle saw to that.
+// turn it is in there is then the first of its ring.
 func (q *Queue) first() *lane {
 	for rank := range q.ranks {
 		if r := &q.ranks[rank]; r.n > 0 {
-			return r.turn(quantum(q.ChannelQuantum, DefaultChannelQuantum)).lane
+			flows := quantum(q.FlowQuantum, DefaultFlowQuantum)
+			return r.turn(quantum(q.ChannelQuantum, DefaultChannelQuantum), flows).lane
 		}
 	}
 	return nil
@@ -274,20 +274,20 @@ func (q *Queue) enter(fl *Flow) {
 	fl.node = node{flow: fl, lane: ln, size: fl.head.size}
 	ln.flows.append(&fl.node)
 	if ln.flows.n == 1 {
-		q.settle(ln)
-		ln.deficit, ln.credited = 0, false
+		ln.node = node{lane: ln, stale: true}
 		q.ranks[ln.rank].append(&ln.node)
 	}
 }
 
-// settle brings a lane up to date after its flows, or the first frame of the flow
-// whose turn it is, have changed.
-func (q *Queue) settle(ln *lane) {
+// leave takes a flow out of its lane, and the lane out of its rank when it has no
+// other.
+func (q *Queue) leave(fl *Flow) {
+	ln := fl.lane
+	ln.flows.remove(&fl.node)
+	ln.stale = true
 	if ln.flows.n == 0 {
 		q.ranks[ln.rank].remove(&ln.node)
-		return
 	}
-	ln.size = ln.flows.turn(quantum(q.FlowQuantum, DefaultFlowQuantum)).size
 }
 
 func (q *Queue) laneOf(f *Frame) *lane {
@@ -311,7 +311,6 @@ func (q *Queue) channel(id wire.Channel) *channel {
 	if id == wire.ChannelControl || id == wire.ChannelImmune {
 		ch.ordinary.rank = rankControl
 	}
-	ch.urgent.lane, ch.ordinary.lane = &ch.urgent, &ch.ordinary
 	q.chans = append(q.chans, ch)
 	return ch
 }
@@ -340,6 +339,7 @@ type node struct {
 	size       int32 // of the frame that it would send
 	deficit    int32
 	credited   bool // has had its quantum in the present turn
+	stale      bool // of a lane: its flows have changed, and so perhaps size
 }
 
 // ring is a deficit round robin (Shreedhar and Varghese): in its turn a member
@@ -373,11 +373,16 @@ func (r *ring) remove(m *node) {
 	m.next, m.prev = nil, nil
 }
 
-// turn moves on to the member that may send and returns it. The ring must not be
-// empty.
-func (r *ring) turn(quantum int32) *node {
+// turn moves on to the member that may send and returns it; of a lane, it does
+// the same to the ring of its flows, whose quantum is inner. It changes nothing if
+// it was called just before. The ring must not be empty.
+func (r *ring) turn(quantum, inner int32) *node {
 	for vain := 0; ; {
 		m := r.first
+		if m.stale {
+			m.size = m.lane.flows.turn(inner, 0).size
+			m.stale = false
+		}
 		if !m.credited {
 			m.deficit += quantum
 			m.credited = true

@@ -181,7 +181,7 @@ func (w *Wheel) ticks(at time.Duration, up uint64) uint64 {
 	// Unsigned, the difference of any two durations is right.
 	ns := uint64(at) - uint64(w.start)
 	if ns > math.MaxUint64-up {
-		return math.MaxUint64 / w.step
+		return math.MaxUint64/w.step + 1
 	}
 	return (ns + up) / w.step
 }

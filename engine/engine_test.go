@@ -9,16 +9,15 @@ import (
 	"testing"
 	"time"
 
-	"go.uber.org/goleak"
-
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/internal/nptest"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/control"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { nptest.VerifyNoLeaks(m) }
 
 const echoType wire.FrameType = 0x0120
 
@@ -29,7 +28,7 @@ type echo struct {
 	got   func(a *engine.Association, p []byte)
 }
 
-func (e *echo) Channel() wire.Channel                             { return wire.ChannelMemory }
+func (e *echo) Channel() wire.Channel                           { return wire.ChannelMemory }
 func (e *echo) Attach(a *engine.Association) engine.ChannelConn { return &echoConn{e, a} }
 
 type echoConn struct {

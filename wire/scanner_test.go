@@ -542,7 +542,7 @@ func TestScannerAllocatesNothing(t *testing.T) {
 		turn(stream[:20])
 		turn(stream[20:700])
 		turn(stream[700:])
-	}); n != 0 {
+	}); n != 0 && !raceEnabled {
 		t.Errorf("straddling frames: %v allocations", n)
 	}
 }

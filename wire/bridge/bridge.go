@@ -136,6 +136,8 @@ const (
 	ContentProto ContentType = 3 // application/grpc+proto
 )
 
+func (c ContentType) assigned() bool { return c >= ContentJSON && c <= ContentProto }
+
 // MediaType returns the media type that c stands for, and "" if it stands for
 // none.
 func (c ContentType) MediaType() string {

@@ -150,7 +150,7 @@ func (m *Message) checkEnvelope(tags *Tags) error {
 		return ErrCorrMissing // BRIDGE 5
 	case !utf8.Valid(m.Method):
 		return ErrMethodUTF8
-	case m.Content.MediaType() == "" && (m.Content == 0 || m.Content != tags.opaqueContent()):
+	case !m.Content.assigned() && (m.Content == 0 || m.Content != tags.opaqueContent()):
 		return ErrContentType
 	}
 	return nil
@@ -412,10 +412,14 @@ func (m *Message) PrefixSize() int {
 	} else if m.needsLabel() {
 		n += wire.TLVHeaderLen + 2
 	}
-	for _, v := range [...][]byte{m.MediaType, m.Binding, m.Metadata} {
-		if len(v) > 0 {
-			n += wire.TLVHeaderLen + len(v)
-		}
+	if len(m.MediaType) > 0 {
+		n += wire.TLVHeaderLen + len(m.MediaType)
+	}
+	if len(m.Binding) > 0 {
+		n += wire.TLVHeaderLen + len(m.Binding)
+	}
+	if len(m.Metadata) > 0 {
+		n += wire.TLVHeaderLen + len(m.Metadata)
 	}
 	return n
 }

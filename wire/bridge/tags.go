@@ -47,7 +47,7 @@ func (t *Tags) Validate() error {
 			}
 		}
 	}
-	if (t.OpaqueContent == 0) != (t.OpaqueContentType == 0) || t.OpaqueContent.MediaType() != "" {
+	if (t.OpaqueContent == 0) != (t.OpaqueContentType == 0) || t.OpaqueContent.assigned() {
 		return ErrTags
 	}
 	return nil

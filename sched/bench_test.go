@@ -110,6 +110,34 @@ func BenchmarkSlotsAlone(b *testing.B) {
 	})
 }
 
+// What the loop pays for resolving while others reserve and give up.
+func BenchmarkSlotsResolveBesideReservers(b *testing.B) {
+	s := NewSlots[*int](1<<16, 1, 0)
+	var tokens [64]Token
+	for i := range tokens {
+		slot, _ := s.Reserve()
+		slot.Publish()
+		tokens[i] = slot.Token()
+	}
+	var stop atomic.Bool
+	var wg sync.WaitGroup
+	wg.Go(func() {
+		for !stop.Load() {
+			slot, _ := s.Reserve()
+			s.Release(slot)
+		}
+	})
+	i := 0
+	for b.Loop() {
+		if s.Resolve(tokens[i%64]) == nil {
+			b.Fatal("lost a slot")
+		}
+		i++
+	}
+	stop.Store(true)
+	wg.Wait()
+}
+
 // Notes from several goroutines to one, against a channel.
 func BenchmarkInbox(b *testing.B) {
 	for _, producers := range []int{1, 4, 16} {

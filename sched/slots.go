@@ -75,14 +75,18 @@ type Slots[T any] struct {
 	// are counted is what makes the list safe against a slot that was popped and
 	// pushed again while another goroutine was looking at it.
 	free     atomic.Uint64
-	released atomic.Uint64 // pushes so far
-	made     atomic.Uint32 // slots in circulation; all chunks below are there
-	retired  atomic.Uint32
+	released atomic.Uint64 // ends of lives so far
 
-	limit uint32
-	base  Token // role, nonce and first generation
-	grow  sync.Mutex
-	dir   [chunks]*chunk[T] // written under grow, before made covers it
+	// What follows changes seldom and is read by each Resolve: it must not share
+	// a cache line with what changes all the time.
+	_ [56]byte
+
+	made    atomic.Uint32 // slots in circulation; all chunks below are there
+	retired atomic.Uint32
+	limit   uint32
+	base    Token // role, nonce and first generation
+	grow    sync.Mutex
+	dir     [chunks]*chunk[T] // written under grow, before made covers it
 }
 
 type chunk[T any] struct{ slots []Slot[T] }

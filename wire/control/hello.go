@@ -57,7 +57,8 @@ var (
 )
 
 // Hello is what a HELLO says (HELLO 4, D3). A parsed one shares nothing with
-// the payload. The zero value is an invalid HELLO.
+// the payload. A value with a Has flag is written only with the flag set. The
+// zero value is an invalid HELLO.
 type Hello struct {
 	// Version is the highest version the sender speaks, at least 1.
 	Version uint64

@@ -8,6 +8,7 @@
 package a2a
 
 import (
+	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -127,4 +128,20 @@ func IsDocument[T string | []byte](method T) bool {
 func IsV1[T string | []byte](method T) bool {
 	op, _ := Lookup(method)
 	return op.V1
+}
+
+// Protocol is A2A as a Bridge carries it, served by h; nil only originates. The
+// streaming operations are not among those it carries: a request for one is
+// refused with MethodUnsupported (MAP-A2A 4). Methods that A2A does not define
+// are carried, since refusing them is the agent's part.
+func Protocol(h carriage.Handler) carriage.Protocol {
+	return carriage.Protocol{
+		ID:       bridge.ProtocolA2A,
+		Class:    carriage.ClassJSONRPC,
+		Content:  bridge.ContentJSON,
+		Effect:   Effect[[]byte],
+		Document: IsDocument[[]byte],
+		Supports: func(method []byte) bool { return !IsStream(method) },
+		Handler:  h,
+	}
 }

@@ -1,0 +1,258 @@
+// Package carriage serves the Bridge channel: foreign requests, replies and
+// notifications go out and come in as they are, each exchange ends exactly once,
+// and what a peer does wrong has a stated consequence (BRIDGE 1 to 8).
+//
+// A Bridge is a channel handler that all associations of an engine share. It
+// knows foreign protocols by their protocol_id; each belongs to a carriage class,
+// which says what is checked about its messages: those of the class JSONRPC are
+// read as far as their id and method (see package jsonrpc), those of the class
+// OPAQUE not at all.
+//
+// Both sides of an association may ask. Whoever asks originates an exchange
+// (Start, Call), whoever is asked responds to it (Handler, Request).
+//
+//	originator                                            responder
+//	Start -> REQUEST(corr) ------------------> checks, Authorize, Handler
+//	                                             Respond, Fail or Refuse
+//	Completion <------- RESPONSE or ERROR(corr) <------------'
+//
+// What happens on a fault is the same for all:
+//
+//   - A REQUEST that can't be served is answered with a transport error on its
+//     correlation id; one whose id is live from the same peer is dropped, since
+//     an answer would end the first one.
+//   - A reply that breaks a rule ends its exchange with EnvelopeMalformed for
+//     whoever waits, and is answered with that error unless the peer has an
+//     exchange of its own under the same correlation id. Here all exchanges are
+//     unary, so a STREAM_DATA or STREAM_END breaks a rule.
+//   - A reply to nothing, one that comes after its exchange was abandoned, and a
+//     NOTIFY that can't be delivered are dropped.
+//
+// Stats counts each of these.
+package carriage
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
+	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+)
+
+// Class is a carriage class, numbered as in discovery records (D7).
+type Class uint8
+
+// The classes that are carried here.
+const (
+	ClassJSONRPC Class = 1 // messages are JSON-RPC 2.0 objects (CC-JSONRPC)
+	ClassOpaque  Class = 6 // messages are octets (CC-OPAQUE)
+)
+
+// The defaults of a Config (D28).
+const (
+	// DefaultMaxInFlight is how many exchanges may be open at a time on one
+	// association, in each direction.
+	DefaultMaxInFlight = 4096
+	// DefaultReplyTimeout is how long a handler may keep a request.
+	DefaultReplyTimeout = 10 * time.Minute
+	// DefaultStallTimeout is how long a message waits for outbound room.
+	DefaultStallTimeout = 10 * time.Second
+	// DefaultMaxHeld is how many octets wait for room on one association, for
+	// requests and for replies each.
+	DefaultMaxHeld = 8 << 20
+	// DefaultWorkers is how many Async handlers run at a time.
+	DefaultWorkers = 256
+	// DefaultWorkQueue is how many messages may wait for a worker.
+	DefaultWorkQueue = 64 << 10
+)
+
+// Protocol is a foreign protocol that a Bridge carries.
+type Protocol struct {
+	ID    bridge.ProtocolID
+	Class Class
+	// Content is the content type of requests that name none; 0 is JSON.
+	Content bridge.ContentType
+
+	// Effect tells what the mapping knows of a method's effect; nil knows
+	// nothing. It is called on the loop and elsewhere.
+	Effect func(method []byte) (effect bridge.Effect, known bool)
+	// Document says that a method, when it comes with no foreign message, asks
+	// for a document: neither the request nor its reply is then a JSON-RPC object
+	// (D24). nil says no.
+	Document func(method []byte) bool
+	// Supports says whether a method is carried; a request for one that is not
+	// is refused with MethodUnsupported. nil carries all.
+	Supports func(method []byte) bool
+
+	// Handler serves what peers send. Without one their requests are
+	// NotDelivered, and we can only originate.
+	Handler Handler
+	// Async runs the handler on a bounded pool of goroutines, so that it may
+	// block; otherwise it runs on the loop and must not.
+	Async bool
+}
+
+// Config is what a Bridge is made from. Zero limits take their defaults.
+type Config struct {
+	Protocols []Protocol
+	// Authorize decides, on the loop and before any handler, whether a request or
+	// a notification is served. An error refuses it: a request with SafetyPolicy
+	// and the error's text, a notification silently. It must not keep m. nil
+	// permits all.
+	Authorize func(m *Inbound) error
+
+	MaxInFlight int
+	// ReplyTimeout bounds how long a retained request stays unanswered; then it
+	// is NotDelivered. Negative is no bound.
+	ReplyTimeout time.Duration
+	StallTimeout time.Duration
+	MaxHeld      int
+	Workers      int
+	WorkQueue    int
+	// MaxDepth bounds the nesting of JSON messages; see jsonrpc.DefaultMaxDepth.
+	MaxDepth int
+
+	// Tags are the numbers for features that have none assigned, nil for none.
+	Tags   *bridge.Tags
+	Logger *slog.Logger
+}
+
+// ErrConfig is the class of Validate's errors.
+var ErrConfig = errors.New("carriage: invalid configuration")
+
+// Validate says what New would panic about.
+func (c *Config) Validate() error {
+	var seen [256]bool
+	for i := range c.Protocols {
+		p := &c.Protocols[i]
+		switch {
+		case p.ID == 0:
+			return fmt.Errorf("%w: protocol id 0", ErrConfig)
+		case seen[p.ID]:
+			return fmt.Errorf("%w: %v twice", ErrConfig, p.ID)
+		case p.Class != ClassJSONRPC && p.Class != ClassOpaque:
+			return fmt.Errorf("%w: %v has no carriage class", ErrConfig, p.ID)
+		case p.Class == ClassJSONRPC && p.Content != 0 && p.Content != bridge.ContentJSON:
+			return fmt.Errorf("%w: %v is of class JSONRPC and not JSON", ErrConfig, p.ID)
+		}
+		seen[p.ID] = true
+	}
+	if err := c.Tags.Validate(); err != nil {
+		return fmt.Errorf("%w: %w", ErrConfig, err)
+	}
+	return nil
+}
+
+func (c *Config) fill() {
+	positive(&c.MaxInFlight, DefaultMaxInFlight)
+	positive(&c.MaxHeld, DefaultMaxHeld)
+	positive(&c.Workers, DefaultWorkers)
+	positive(&c.WorkQueue, DefaultWorkQueue)
+	positive(&c.MaxDepth, jsonrpc.DefaultMaxDepth)
+	if c.ReplyTimeout == 0 {
+		c.ReplyTimeout = DefaultReplyTimeout
+	}
+	if c.StallTimeout <= 0 {
+		c.StallTimeout = DefaultStallTimeout
+	}
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+}
+
+func positive(v *int, def int) {
+	if *v <= 0 {
+		*v = def
+	}
+}
+
+// Bridge serves the Bridge channel of any number of associations. It is safe for
+// use by many goroutines.
+type Bridge struct {
+	cfg       Config
+	protocols [256]*Protocol
+	ids       []uint8
+	workers   workers
+	stats     counters
+}
+
+var _ assoc.ChannelHandler = (*Bridge)(nil)
+
+// New makes a Bridge. It panics on a configuration that Validate refuses.
+func New(cfg Config) *Bridge {
+	if err := cfg.Validate(); err != nil {
+		panic(err)
+	}
+	cfg.fill()
+	b := &Bridge{cfg: cfg}
+	b.cfg.Protocols = append([]Protocol(nil), cfg.Protocols...)
+	for i := range b.cfg.Protocols {
+		p := &b.cfg.Protocols[i]
+		if p.Content == 0 {
+			p.Content = bridge.ContentJSON
+		}
+		b.protocols[p.ID] = p
+		b.ids = append(b.ids, uint8(p.ID))
+	}
+	b.workers.limit, b.workers.maxQueue = cfg.Workers, cfg.WorkQueue
+	return b
+}
+
+// Channel is the Bridge channel.
+func (b *Bridge) Channel() wire.Channel { return wire.ChannelBridge }
+
+// Protocols returns the protocol ids as HELLO lists them. A peer refuses requests
+// under an id that our HELLO does not name, so the engine must be given these.
+func (b *Bridge) Protocols() []uint8 { return append([]uint8(nil), b.ids...) }
+
+// Attach serves the channel of one more association.
+func (b *Bridge) Attach(a *assoc.Association) assoc.ChannelConn { return newConn(b, a) }
+
+// Handler responds to what peers send under one protocol. Its methods are called
+// on the loop of the association, or on the pool if the protocol is Async. Many
+// may run at the same time.
+type Handler interface {
+	// ServeRequest answers r, now or, after r.Retain, later. A request that it
+	// leaves neither answered nor retained is NotDelivered; so is one for which
+	// it panics.
+	ServeRequest(r *Request)
+	// ServeNotify takes a notification, which has no answer. n and what it refers
+	// to are borrowed until the call returns.
+	ServeNotify(n *Notify)
+}
+
+// HandlerFunc is a Handler of requests alone: it ignores notifications.
+type HandlerFunc func(r *Request)
+
+// ServeRequest calls f.
+func (f HandlerFunc) ServeRequest(r *Request) { f(r) }
+
+// ServeNotify does nothing.
+func (f HandlerFunc) ServeNotify(*Notify) {}
+
+// What the functions of this package return. Transport errors are *bridge.Error.
+var (
+	// ErrNotAttached: the association's Bridge channel is not served by this
+	// Bridge.
+	ErrNotAttached = errors.New("carriage: association does not carry this bridge")
+	// ErrProtocol: the protocol is not one of this Bridge's.
+	ErrProtocol = errors.New("carriage: protocol not carried")
+	// ErrMalformed: the message is not what its carriage class carries. It wraps
+	// the reason.
+	ErrMalformed = errors.New("carriage: malformed message")
+	// ErrDuplicateID: a request with this id is in flight (CC-JSONRPC 8.2, D10).
+	ErrDuplicateID = errors.New("carriage: request id in flight")
+	// ErrInFlight: the association has as many exchanges open as it may.
+	ErrInFlight = errors.New("carriage: too many exchanges in flight")
+	// ErrDraining: the association is shutting down and starts nothing new.
+	ErrDraining = errors.New("carriage: association is draining")
+	// ErrStalled: the message found no outbound room before the stall deadline.
+	ErrStalled = errors.New("carriage: no outbound room before the stall deadline")
+	// ErrAnswered: the exchange is over: answered before, timed out, or ended
+	// with its association.
+	ErrAnswered = errors.New("carriage: request already answered")
+)

@@ -1,0 +1,29 @@
+package carriage
+
+import (
+	"errors"
+	"strings"
+)
+
+// Reasons for which a message is malformed although its envelope is not.
+var (
+	errContent    = errors.New("carriage: content type is not application/json")
+	errNotRequest = errors.New("carriage: not a JSON-RPC request")
+	errNotNotify  = errors.New("carriage: not a JSON-RPC notification")
+	errNotResult  = errors.New("carriage: not a JSON-RPC response with a result")
+	errNotError   = errors.New("carriage: not a JSON-RPC response with an error")
+	errWrongID    = errors.New("carriage: id is not the request's")
+	errMethod     = errors.New("carriage: method is not the message's")
+	errMethodLong = errors.New("carriage: method longer than 255 octets")
+	errProtocol   = errors.New("carriage: reply under another protocol id")
+	errStream     = errors.New("carriage: stream frame on a unary exchange")
+)
+
+// reason is an error's text without the package names in it, for the peer.
+func reason(err error) string {
+	text := err.Error()
+	for _, name := range [...]string{"carriage: ", "jsonrpc: ", "wire/bridge: ", "conn: ", "assoc: "} {
+		text = strings.ReplaceAll(text, name, "")
+	}
+	return text
+}

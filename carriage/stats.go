@@ -1,0 +1,67 @@
+package carriage
+
+import "sync/atomic"
+
+// Stats counts what went another way than intended, over all associations of a
+// Bridge since it was made.
+type Stats struct {
+	// Requests of peers that were answered with a transport error.
+	RequestsMalformed   uint64 // EnvelopeMalformed
+	RequestsUnsupported uint64 // ProtocolUnsupported, MethodUnsupported, NotResumable
+	RequestsForbidden   uint64 // SafetyPolicy
+	RequestsOverLimit   uint64 // NotDelivered: too many in flight, no worker, draining, no handler
+	// RequestsDuplicate were dropped: their correlation id was live.
+	RequestsDuplicate uint64
+
+	// Requests whose handler gave no (good) answer; each became NotDelivered.
+	HandlerPanics   uint64
+	HandlerSilent   uint64 // neither answered nor retained
+	ReplyTimeouts   uint64 // retained beyond the reply timeout
+	RepliesBad      uint64 // not a reply to this request, or too large for the peer
+	RepliesStalled  uint64 // no outbound room before the stall deadline
+	RepliesOverHeld uint64 // more waiting octets than are kept
+
+	// Replies of peers.
+	RepliesMalformed uint64 // broke a rule; the waiter got EnvelopeMalformed
+	RepliesUnknown   uint64 // no exchange under their correlation id
+	RepliesLate      uint64 // the exchange had been abandoned
+
+	NotificationsDropped uint64 // malformed, unsupported, forbidden, no room, or the handler panicked
+	UnknownTypes         uint64 // frames of types that the channel does not have
+	CompletionPanics     uint64
+	// Floods are associations closed because the peer causes refusals and does
+	// not read them.
+	Floods uint64
+}
+
+type counters struct {
+	requestsMalformed, requestsUnsupported, requestsForbidden, requestsOverLimit, requestsDuplicate,
+	handlerPanics, handlerSilent, replyTimeouts, repliesBad, repliesStalled, repliesOverHeld,
+	repliesMalformed, repliesUnknown, repliesLate,
+	notificationsDropped, unknownTypes, completionPanics, floods atomic.Uint64
+}
+
+// Stats returns the counts so far.
+func (b *Bridge) Stats() Stats {
+	c := &b.stats
+	return Stats{
+		RequestsMalformed:    c.requestsMalformed.Load(),
+		RequestsUnsupported:  c.requestsUnsupported.Load(),
+		RequestsForbidden:    c.requestsForbidden.Load(),
+		RequestsOverLimit:    c.requestsOverLimit.Load(),
+		RequestsDuplicate:    c.requestsDuplicate.Load(),
+		HandlerPanics:        c.handlerPanics.Load(),
+		HandlerSilent:        c.handlerSilent.Load(),
+		ReplyTimeouts:        c.replyTimeouts.Load(),
+		RepliesBad:           c.repliesBad.Load(),
+		RepliesStalled:       c.repliesStalled.Load(),
+		RepliesOverHeld:      c.repliesOverHeld.Load(),
+		RepliesMalformed:     c.repliesMalformed.Load(),
+		RepliesUnknown:       c.repliesUnknown.Load(),
+		RepliesLate:          c.repliesLate.Load(),
+		NotificationsDropped: c.notificationsDropped.Load(),
+		UnknownTypes:         c.unknownTypes.Load(),
+		CompletionPanics:     c.completionPanics.Load(),
+		Floods:               c.floods.Load(),
+	}
+}

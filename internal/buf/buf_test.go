@@ -93,8 +93,13 @@ func TestBudget(t *testing.T) {
 
 func TestNilBudgetIsUnlimited(t *testing.T) {
 	var b *Budget
-	if !b.Take(math.MaxInt) || !b.Take(math.MaxInt) || b.Used() != 0 || b.Limit() != math.MaxInt64 {
-		t.Error("limited")
+	for range 2 {
+		if !b.Take(math.MaxInt) || b.Used() != 0 {
+			t.Error("limited")
+		}
+	}
+	if b.Limit() != math.MaxInt64 {
+		t.Error(b.Limit())
 	}
 	b.Give(1)
 }

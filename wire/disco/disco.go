@@ -37,9 +37,13 @@ const (
 	MaxAgentIDLen  = 64 // agent id, 1 at least
 )
 
-// MaxFilterLen is how many entries a filter's list may have: there are no more
-// protocol ids than that.
-const MaxFilterLen = 256
+// Bounds of what a peer can have done with one message. A larger set is sent in
+// several RESULTs, ANNOUNCEs or UPDATEs.
+const (
+	MaxPayloadLen = 1 << 20 // octets
+	MaxRecords    = 4096    // records, and record ids withdrawn, in a message
+	MaxFilterLen  = 256     // entries of a filter's list; there are no more protocol ids
+)
 
 // IsMessage reports whether the plaintext of a frame on the Discovery channel
 // with a type from TypeQuery to TypeUnsubscribe is a message of this package: a

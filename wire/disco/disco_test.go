@@ -505,6 +505,43 @@ func TestAppendRefusesWhatParseWould(t *testing.T) {
 	}
 }
 
+// What one message can have done is bounded, in octets and in records.
+func TestMessagesAreBounded(t *testing.T) {
+	many := func(n int) []byte {
+		b := cbor.AppendArray(nil, n)
+		for range n {
+			b = append(b, 0x41, 'r')
+		}
+		return b
+	}
+	var m Message
+	for _, c := range []struct {
+		name string
+		typ  wire.FrameType
+		in   []byte
+		want error
+	}{
+		{"too long", TypeQuery, make([]byte, MaxPayloadLen+1), FaultTooLong},
+		{"4,097 records", TypeResult, msg(t, TypeResult, 3, corrC1+"02"+hex.EncodeToString(many(MaxRecords+1))+"03 f5"), FaultTooMany},
+		{"4,097 ids", TypeUpdate, msg(t, TypeUpdate, 2, corrC1+"03"+hex.EncodeToString(many(MaxRecords+1))), FaultTooMany},
+		{"4,096 ids", TypeUpdate, msg(t, TypeUpdate, 2, corrC1+"03"+hex.EncodeToString(many(MaxRecords))), nil},
+	} {
+		if err := Parse(&m, c.typ, c.in); err != c.want {
+			t.Errorf("%s: %v, want %v", c.name, err, c.want)
+		}
+	}
+	if _, _, err := AppendRecords(nil, make([]Record, MaxRecords+1)...); err != FaultTooMany {
+		t.Error(err)
+	}
+	if _, err := IDsOf(make([][]byte, MaxRecords+1)...); err != FaultTooMany {
+		t.Error(err)
+	}
+	m = Message{Type: TypeError, Corr: []byte("c"), Reason: make([]byte, MaxPayloadLen)}
+	if out, err := m.Append([]byte("kept")); err != FaultTooLong || string(out) != "kept" {
+		t.Errorf("%d octets, %v", len(out), err)
+	}
+}
+
 // D25: a Discovery map starts with A0 to BF, a Bridge frame with its envelope's
 // type.
 func TestDiscoveryAndBridgeAreToldApart(t *testing.T) {

@@ -10,6 +10,8 @@ type Fault uint8
 const (
 	_                 Fault = iota
 	FaultFrameType          // the frame type is none of Discovery's
+	FaultTooLong            // more than MaxPayloadLen octets
+	FaultTooMany            // more than MaxRecords records or record ids
 	FaultNegativeKey        // an unknown negative key
 	FaultNoFrameKind        // no frame kind
 	FaultNoCorr             // no correlation id where there must be one
@@ -40,6 +42,8 @@ const (
 var faultTexts = [faultCount]string{
 	0:                 "disco: no fault",
 	FaultFrameType:    "disco: no frame type of Discovery",
+	FaultTooLong:      "disco: payload over 1 MiB",
+	FaultTooMany:      "disco: more than 4096 records or record ids",
 	FaultNegativeKey:  "disco: unknown negative key",
 	FaultNoFrameKind:  "disco: no frame kind",
 	FaultNoCorr:       "disco: no correlation id",

@@ -55,8 +55,11 @@ func (l List) Contains(v uint64) bool {
 // absent array.
 type IDs struct{ raw []byte }
 
-// IDsOf encodes record ids. The error is FaultRecordIDLen.
+// IDsOf encodes record ids. The error is FaultRecordIDLen or FaultTooMany.
 func IDsOf(ids ...[]byte) (IDs, error) {
+	if len(ids) > MaxRecords {
+		return IDs{}, FaultTooMany
+	}
 	raw := cbor.AppendArray(nil, len(ids))
 	for _, id := range ids {
 		if !validLen(id, MaxRecordIDLen) {

@@ -116,6 +116,9 @@ func (m *Message) parse(payload []byte) error {
 	if m.Type < TypeQuery || m.Type > TypeUnsubscribe {
 		return FaultFrameType
 	}
+	if len(payload) > MaxPayloadLen {
+		return FaultTooLong
+	}
 	var has fields
 	var kind uint64
 	p := cbor.OpenMap(payload)
@@ -283,6 +286,7 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 	if err := m.check(); err != nil {
 		return dst, err
 	}
+	start := len(dst)
 	dst = cbor.AppendMap(dst, m.pairs())
 	dst = cbor.AppendUint(cbor.AppendUint(dst, keyFrameKind), uint64(m.Type))
 	if m.Type != TypeAnnounce {
@@ -307,6 +311,9 @@ func (m *Message) Append(dst []byte) ([]byte, error) {
 		if m.Reason != nil {
 			dst = cbor.AppendText(cbor.AppendUint(dst, keyReason), m.Reason)
 		}
+	}
+	if len(dst)-start > MaxPayloadLen {
+		return dst[:start], FaultTooLong
 	}
 	return dst, nil
 }

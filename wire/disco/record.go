@@ -337,6 +337,9 @@ func readIDs(m *cbor.MapReader) (IDs, error) {
 		return IDs{}, badCBOR(m.Err())
 	}
 	a := cbor.OpenArray(raw)
+	if a.Len() > MaxRecords {
+		return IDs{}, FaultTooMany
+	}
 	for a.Next() {
 		if id := a.Bytes(); a.Err() == nil && !validLen(id, MaxRecordIDLen) {
 			return IDs{}, FaultRecordIDLen
@@ -362,6 +365,9 @@ func readRecords(m *cbor.MapReader) (list Records, unknown int, err error) {
 	}
 	var r Record
 	a := cbor.OpenArray(raw)
+	if a.Len() > MaxRecords {
+		return Records{}, 0, FaultTooMany
+	}
 	for a.Next() {
 		one := a.Raw()
 		if a.Err() != nil {
@@ -407,6 +413,9 @@ func (l Records) All() iter.Seq[Record] {
 // octets are those appended, and the longer dst. On a record that a peer would
 // refuse the error says why and dst comes back as it was.
 func AppendRecords(dst []byte, records ...Record) (Records, []byte, error) {
+	if len(records) > MaxRecords {
+		return Records{}, dst, FaultTooMany
+	}
 	start := len(dst)
 	out := cbor.AppendArray(dst, len(records))
 	for i := range records {

@@ -69,7 +69,12 @@ func (k *Key) MarshalPEM() ([]byte, error) {
 // the same form. Nothing but white space may surround the one PEM block. The
 // error is ErrKeyFile.
 func ParsePEM(text []byte) (*Key, error) {
-	block, rest := pem.Decode(bytes.TrimSpace(text))
+	text = bytes.TrimSpace(text)
+	// Decode looks for a block anywhere.
+	if !bytes.HasPrefix(text, []byte("-----BEGIN ")) {
+		return nil, ErrKeyFile
+	}
+	block, rest := pem.Decode(text)
 	if block == nil {
 		return nil, ErrKeyFile
 	}

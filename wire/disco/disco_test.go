@@ -140,8 +140,8 @@ func TestRecordsRoundTrip(t *testing.T) {
 	}
 	i := 0
 	for r := range list.All() {
-		if !reflect.DeepEqual(r, want[i]) {
-			t.Errorf("got  %+v\nwant %+v", r, want[i])
+		if !reflect.DeepEqual(*r, want[i]) {
+			t.Errorf("got  %+v\nwant %+v", *r, want[i])
 		}
 		i++
 	}
@@ -640,7 +640,7 @@ func TestNothingAllocates(t *testing.T) {
 			}
 			matched := 0
 			for r := range m.Records.All() {
-				if filter.Match(&r) {
+				if filter.Match(r) {
 					matched++
 				}
 				for range r.Protocol.Methods.All() {
@@ -656,7 +656,7 @@ func TestNothingAllocates(t *testing.T) {
 			if err := Parse(&m, want.Type, in[:len(in)-1]); err == nil {
 				t.Fatal("accepted")
 			}
-		}); n != 0 {
+		}); n > 1 || n > 0 && want.Records.Len() == 0 { // one for the record that is yielded
 			t.Errorf("%#x: %v allocations", uint16(want.Type), n)
 		}
 	}

@@ -46,8 +46,8 @@ func FuzzParse(f *testing.F) {
 		}
 		var records []Record
 		for r := range m.Records.All() {
-			records = append(records, r)
-			m.Filter.Match(&r)
+			records = append(records, *r)
+			m.Filter.Match(r)
 		}
 		if len(records) != m.Records.Len()-m.UnknownKinds {
 			t.Fatalf("%d records of %d, %d unknown", len(records), m.Records.Len(), m.UnknownKinds)
@@ -58,8 +58,8 @@ func FuzzParse(f *testing.F) {
 		}
 		i := 0
 		for r := range list.All() {
-			if !reflect.DeepEqual(r, records[i]) {
-				t.Fatalf("%+v came back as %+v", records[i], r)
+			if !reflect.DeepEqual(*r, records[i]) {
+				t.Fatalf("%+v came back as %+v", records[i], *r)
 			}
 			i++
 		}

@@ -392,9 +392,11 @@ func (l Records) Present() bool { return l.raw != nil }
 // Len returns the number of records, those of unknown kinds included.
 func (l Records) Len() int { return arrayLen(l.raw) }
 
-// All yields the records of known kinds in order.
-func (l Records) All() iter.Seq[Record] {
-	return func(yield func(Record) bool) {
+// All yields the records of known kinds in order. The record that it yields is
+// one that the iteration reuses: what is kept of it must be copied. It costs one
+// allocation at most, for that record, however many there are.
+func (l Records) All() iter.Seq[*Record] {
+	return func(yield func(*Record) bool) {
 		var r Record
 		a := cbor.OpenArray(l.raw)
 		for a.Next() {
@@ -402,7 +404,7 @@ func (l Records) All() iter.Seq[Record] {
 			if a.Err() != nil || parseRecord(&r, one) != nil {
 				return
 			}
-			if r.Kind.Known() && !yield(r) {
+			if r.Kind.Known() && !yield(&r) {
 				return
 			}
 		}

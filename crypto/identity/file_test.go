@@ -21,7 +21,7 @@ import (
 var foreignPEM = map[profiles.Scheme]struct{ text, public string }{
 	profiles.Ed25519: {
 		"-----BEGIN PRIVATE KEY-----\nMC4CAQAwBQYDK2VwBCIEIEsb2DLCRjmYEcCs2AB3gKoAOFv4UOEhSo1ss8TGpSqT\n-----END PRIVATE KEY-----\n",
-		"a31995fbada7df97fede348025909a3ad17284855c49a40f7fc8e3ccbdeac88ef",
+		"a31995fbda7df97fede348025909a3ad17284855c49a40f7fc8e3ccbdeac88ef",
 	},
 	profiles.MLDSA87: {
 		"-----BEGIN PRIVATE KEY-----\nMDQCAQAwCwYJYIZIAWUDBAMTBCKAIAABAgMEBQYHCAkKCwwNDg8QERITFBUWFxgZ\nGhscHR4f\n-----END PRIVATE KEY-----\n",

@@ -87,6 +87,7 @@ Try it, in three terminals:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there).`,
 		Commands: []*cli.Command{
+			benchCommand(),
 			conformCommand(),
 			keygenCommand(),
 			versionCommand(),
@@ -124,10 +125,10 @@ func prepare(cmd *cli.Command) {
 	}
 }
 
-// logFlags are the flags of commands that run until they are told to stop.
-func logFlags() []cli.Flag {
+// logFlags are the flags of commands that log. level is the default.
+func logFlags(level string) []cli.Flag {
 	return []cli.Flag{
-		&cli.StringFlag{Name: "log-level", Value: "info", Usage: "lowest `LEVEL` that is logged: debug, info, warn or error"},
+		&cli.StringFlag{Name: "log-level", Value: level, Usage: "lowest `LEVEL` that is logged: debug, info, warn or error"},
 		&cli.BoolFlag{Name: "log-json", Usage: "log JSON lines instead of text"},
 	}
 }

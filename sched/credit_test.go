@@ -156,3 +156,18 @@ func TestCreditPairNeverOverrunsAndNeverStalls(t *testing.T) {
 		}
 	})
 }
+
+func TestCreditLargestUnitOverTheWindow(t *testing.T) {
+	var c Credit
+	c.LimitReceive(100, math.MaxUint64)
+	if _, due := c.Grant(); due {
+		t.Fatal("due before anything was consumed")
+	}
+	if err := c.Receive(1); err != nil {
+		t.Fatal(err)
+	}
+	c.Consume(1)
+	if abs, due := c.Grant(); !due || abs != 101 {
+		t.Fatalf("Grant %d, %v", abs, due)
+	}
+}

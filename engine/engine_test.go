@@ -254,3 +254,75 @@ func TestShutdownTellsPeers(t *testing.T) {
 		t.Errorf("listened after shutdown: %v", err)
 	}
 }
+
+// A peer that reads late gets everything, through sockets that fill up in
+// between: the queue waits for the write notification.
+func TestSlowReaderGetsEverything(t *testing.T) {
+	const frames, size = 300, 64 << 10
+	srv := newEngine(t, engine.Config{
+		Channels: []engine.ChannelHandler{&echo{reply: true}},
+		Limits:   engine.Limits{Outbound: 2 * frames * size}, // the echo drops what is refused
+	})
+	gate := make(chan struct{})
+	var once sync.Once
+	got := make(chan int, frames)
+	cli := newEngine(t, engine.Config{
+		Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) {
+			// The client's loop stands still until the server's side is full.
+			once.Do(func() { <-gate })
+			got <- len(p)
+		}}},
+	})
+	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitHello(t, a)
+	sent := make(chan error, 1)
+	go func() {
+		var err error
+		for range frames {
+			if err = a.Send(t.Context(), wire.ChannelMemory, echoType, make([]byte, size)); err != nil {
+				break
+			}
+		}
+		sent <- err
+	}()
+	time.AfterFunc(300*time.Millisecond, func() { close(gate) })
+	for i := range frames {
+		select {
+		case n := <-got:
+			if n != size {
+				t.Fatalf("frame of %d octets", n)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%d of %d frames arrived; server %+v, client %+v", i, frames, srv.Stats(), cli.Stats())
+		}
+	}
+	if err := <-sent; err != nil {
+		t.Error(err)
+	}
+}
+
+// A process of thousands of short associations leaves nothing behind.
+func TestManyAssociationsComeAndGo(t *testing.T) {
+	srv := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{reply: true}}})
+	addr := listen(t, srv)
+	cli := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{}}})
+	for i := range 60 {
+		a, err := cli.Dial(t.Context(), addr, engine.DialOptions{})
+		if err != nil {
+			t.Fatal(i, err)
+		}
+		a.Close(0, "")
+		<-a.Done()
+	}
+	for start := time.Now(); ; {
+		if s, c := srv.Stats(), cli.Stats(); s.Associations == 0 && c.Associations == 0 && s.Held == 0 && c.Held == 0 {
+			return
+		} else if time.Since(start) > 5*time.Second {
+			t.Fatalf("left: server %+v, client %+v", s, c)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}

@@ -468,6 +468,10 @@ func (a *Association) busy() int {
 	return n
 }
 
+// Pending tells the driver that frames wait for nothing but another turn and
+// room in the transport. Loop only.
+func (a *Association) Pending() bool { return a.m.Sendable() }
+
 func (a *Association) highWater() int {
 	if a.o.Conn.HighWater > 0 {
 		return a.o.Conn.HighWater

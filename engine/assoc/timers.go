@@ -76,6 +76,14 @@ func (t *stallTimer) arm(buffered int) {
 	t.a.wheel.Start(&t.timer, t.a.now+t.a.o.Stall)
 }
 
+// WatchStall tells that the transport holds back octets of this association:
+// the stall deadline runs from now unless it runs already. Loop only.
+func (a *Association) WatchStall(buffered int) {
+	if !a.ended {
+		a.stall.arm(buffered)
+	}
+}
+
 // HandleExpire runs on the loop, outside a turn.
 func (t *stallTimer) HandleExpire(time.Duration) {
 	t.armed, t.due = false, true

@@ -80,7 +80,7 @@ func (c *Conn) Poll() (Event, bool) {
 		if !ok {
 			return Event{}, false
 		}
-		if ev, ok := c.handleFrame(h.Type(), h.Flags(), ch, f); ok {
+		if ev, ok := c.handleFrame(ch, f); ok { // h may be gone: Frame moved it
 			return ev, true
 		}
 	}
@@ -119,8 +119,9 @@ func (c *Conn) opener(ch wire.Channel) *record.Opener {
 	return o
 }
 
-func (c *Conn) handleFrame(t wire.FrameType, fl wire.Flags, ch wire.Channel, f wire.Frame) (Event, bool) {
+func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 	wireLen := f.Len()
+	t, fl := f.Header().Type(), f.Header().Flags()
 	pt, err := c.opener(ch).Open(f)
 	if err != nil {
 		if t == wire.TypeClose {

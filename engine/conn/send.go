@@ -43,6 +43,16 @@ func (c *Conn) TakeBatch() []byte {
 // Queued is the number of plaintext octets that wait in the queue.
 func (c *Conn) Queued() int { return c.queue.Octets() }
 
+// Sendable tells whether a queued frame could leave now but for the room in the
+// batch: another turn would bring it further.
+func (c *Conn) Sendable() bool {
+	if c.state >= stateClosed {
+		return false
+	}
+	f := c.queue.Peek()
+	return f != nil && (f.Channel == wire.ChannelControl || uint64(len(f.Buf.B)-wire.HeaderLen) <= c.credit.Available())
+}
+
 // Direct tells whether a frame of n plaintext octets on ch would be sealed
 // right away by Begin and End, without a stay in the queue.
 func (c *Conn) Direct(ch wire.Channel, n int) bool {
@@ -206,9 +216,10 @@ func isReply(t wire.FrameType) bool {
 	return t == wire.TypePing || t == wire.TypePong || t == wire.TypeKeyUpdateAck
 }
 
-// grant extends the peer's credit once half of it is used (D6).
+// grant extends the peer's credit once half of it is used (D6), past the queue:
+// two peers that both wait for credit must not wait for each other.
 func (c *Conn) grant() {
-	if !c.creditInForce() || c.state != stateOpen || !c.direct() {
+	if !c.creditInForce() || c.state != stateOpen || c.congested {
 		return
 	}
 	limit, due := c.credit.Grant()

@@ -330,11 +330,20 @@ func (l *eventLoop) turn(k *link, in []byte) {
 		_ = l.el.Close(k.c) // runs OnClose; gnet tries once more to send what it holds
 		return
 	}
-	if k.c.OutboundBuffered() > k.a.HighWater() || k.c.OutboundBuffered() > 0 && k.a.Queued() > 0 {
-		if err := l.g.notify.arm(k); err != nil {
-			// Without the notifier the wheel's next stall check is what notices.
-			l.g.log.Warn("write notification failed", "association", k.a.ID(), "error", err)
-		}
+	held := k.c.OutboundBuffered()
+	if held > 0 {
+		k.a.WatchStall(held)
+	}
+	if !k.a.Pending() {
+		return
+	}
+	if held < k.a.HighWater() {
+		k.Wake() // behind the others that want a turn
+		return
+	}
+	if err := l.g.notify.arm(k); err != nil {
+		// Without the notifier the stall deadline is what notices.
+		l.g.log.Warn("write notification failed", "association", k.a.ID(), "error", err)
 	}
 }
 

@@ -199,6 +199,9 @@ func (e *End) turn(in []byte) {
 			e.deliver(out)
 		}
 	}
+	if e.Pending() && e.Buffered() < e.HighWater() {
+		e.dirty.Store(true)
+	}
 	if e.Ended() {
 		e.gone = true
 		e.peer.inbound = append(e.peer.inbound, packet{at: e.p.now + e.p.o.Latency, eof: true})

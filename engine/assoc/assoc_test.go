@@ -1,0 +1,402 @@
+package assoc_test
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/engine/conn"
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/nptest"
+	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+const typ wire.FrameType = 0x0100
+
+// probe serves Bridge and keeps what it is told.
+type probe struct {
+	frame  func(p *probe, t wire.FrameType, payload []byte)
+	busy   int
+	a      *assoc.Association
+	frames [][]byte
+	rooms  int
+	drains int
+	hellos int
+	closed []error
+}
+
+func (p *probe) Channel() wire.Channel { return wire.ChannelBridge }
+func (p *probe) Attach(a *assoc.Association) assoc.ChannelConn {
+	p.a = a
+	return p
+}
+func (p *probe) HandleFrame(t wire.FrameType, payload []byte) {
+	if p.frame != nil {
+		p.frame(p, t, payload)
+		return
+	}
+	p.frames = append(p.frames, bytes.Clone(payload))
+}
+func (p *probe) HandleHello(*control.Hello) { p.hellos++ }
+func (p *probe) HandleRoom()                { p.rooms++ }
+func (p *probe) HandleDrain()               { p.drains++ }
+func (p *probe) Busy() int                  { return p.busy }
+func (p *probe) HandleClose(err error)      { p.closed = append(p.closed, err) }
+
+func pair(t *testing.T, client, server *probe, edit func(*nptest.Options)) *nptest.Pair {
+	t.Helper()
+	var o nptest.Options
+	o.Client.Handlers = []assoc.ChannelHandler{client}
+	o.Server.Handlers = []assoc.ChannelHandler{server}
+	if edit != nil {
+		edit(&o)
+	}
+	p := nptest.NewPair(t, o)
+	p.Settle()
+	return p
+}
+
+func plain(s string) *buf.Buf {
+	b := assoc.NewBuf(len(s))
+	b.B = append(b.B, s...)
+	return b
+}
+
+func TestSendBufKeepsOrder(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, nil)
+	for _, m := range []string{"a", "b", "", "d"} {
+		if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain(m)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Settle()
+	if got := string(bytes.Join(s.frames, []byte("|"))); got != "a|b||d" {
+		t.Errorf("arrived: %q", got)
+	}
+	if c.hellos != 1 || s.hellos != 1 {
+		t.Errorf("HELLO told %d and %d times", c.hellos, s.hellos)
+	}
+}
+
+// What is queued towards one peer is bounded; whoever was refused is told when
+// there is room, and nothing accepted is lost.
+func TestOutboundLimit(t *testing.T) {
+	budget := buf.NewBudget(1 << 30)
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) {
+		o.Client.OutboundLimit = 64 << 10
+		o.Client.Budget = budget
+		o.Client.Conn.HighWater = 16 << 10
+	})
+	p.Client.Block(true)
+	m := strings.Repeat("m", 8<<10)
+	accepted := 0
+	var err error
+	for {
+		if err = p.Client.SendBuf(wire.ChannelBridge, typ, plain(m)); err != nil {
+			break
+		}
+		accepted++
+		p.Settle()
+		if accepted > 100 {
+			t.Fatal("never refused")
+		}
+	}
+	if !errors.Is(err, assoc.ErrWouldBlock) {
+		t.Fatalf("refused with %v", err)
+	}
+	if q := p.Client.Queued(); q > 64<<10 {
+		t.Errorf("%d octets queued over a limit of 64 KiB", q)
+	}
+	if c.rooms != 0 {
+		t.Error("room was told while there is none")
+	}
+	p.Client.Block(false)
+	p.Settle()
+	if len(s.frames) != accepted {
+		t.Errorf("%d frames arrived of %d accepted", len(s.frames), accepted)
+	}
+	if c.rooms == 0 {
+		t.Error("nobody was told of the room")
+	}
+	if q, b := p.Client.Queued(), budget.Used(); q != 0 || b != 0 {
+		t.Errorf("%d octets queued, %d of the budget used, after everything left", q, b)
+	}
+}
+
+// The budget is shared: what one association holds another can't.
+func TestSharedBudget(t *testing.T) {
+	budget := buf.NewBudget(10 << 10)
+	p := pair(t, &probe{}, &probe{}, func(o *nptest.Options) {
+		o.Client.Budget, o.Server.Budget = budget, budget
+		o.Client.Conn.HighWater = 1
+	})
+	p.Client.Block(true)
+	p.Settle()
+	if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 8<<10))); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Server.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 8<<10))); !errors.Is(err, assoc.ErrWouldBlock) {
+		t.Errorf("beyond the budget: %v", err)
+	}
+}
+
+// Send waits for room, and its context ends the wait.
+func TestSendWaitsForRoom(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) {
+		o.Client.OutboundLimit = 16 << 10
+		o.Client.Conn.HighWater = 1 << 10
+	})
+	p.Client.Block(true)
+	m := bytes.Repeat([]byte{'m'}, 8<<10)
+	for p.Client.SendBuf(wire.ChannelBridge, typ, plain(string(m))) == nil {
+		p.Settle()
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := p.Client.Send(ctx, wire.ChannelBridge, typ, m); !errors.Is(err, context.Canceled) {
+		t.Fatalf("a cancelled Send: %v", err)
+	}
+	res := make(chan error, 1)
+	go func() { res <- p.Client.Send(t.Context(), wire.ChannelBridge, typ, m) }()
+	p.Client.Block(false)
+	before := 0
+	p.RunUntil(func() bool {
+		before = len(s.frames)
+		return len(res) == 1
+	})
+	if err := <-res; err != nil {
+		t.Fatal(err)
+	}
+	p.Settle()
+	if len(s.frames) <= before-1 {
+		t.Error("the waiting frame did not arrive")
+	}
+}
+
+func TestSendTooLarge(t *testing.T) {
+	p := pair(t, &probe{}, &probe{}, nil)
+	n := p.Client.MaxSend()
+	if err := p.Client.Send(t.Context(), wire.ChannelBridge, typ, make([]byte, n+1)); !errors.Is(err, assoc.ErrTooLarge) {
+		t.Errorf("over the peer's limit: %v", err)
+	}
+}
+
+// A peer that takes no octet for the stall deadline loses the association.
+func TestStalledPeerIsClosed(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) { o.Client.Conn.HighWater = 1 << 10 })
+	p.Client.Block(true)
+	for range 4 {
+		_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 1<<10)))
+		p.Settle()
+	}
+	p.Run(9 * time.Second)
+	if len(c.closed) != 0 {
+		t.Fatalf("closed before the deadline: %v", c.closed)
+	}
+	p.Run(12 * time.Second)
+	if len(c.closed) != 1 || !errors.Is(c.closed[0], assoc.ErrStalled) || !errors.Is(c.closed[0], assoc.ErrClosed) {
+		t.Errorf("ended with %v", c.closed)
+	}
+}
+
+// A slow peer that still takes something is no stalled one.
+func TestSlowPeerIsKept(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) { o.Client.Conn.HighWater = 1 << 10 })
+	for range 20 {
+		p.Client.Block(true)
+		for range 4 {
+			_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 1<<10)))
+		}
+		p.Run(6 * time.Second)
+		p.Client.Block(false)
+		p.Settle()
+	}
+	if len(c.closed) != 0 {
+		t.Errorf("ended with %v", c.closed)
+	}
+}
+
+// A handler's panic ends its association, with the reason, and no other.
+func TestPanicEndsOnlyItsAssociation(t *testing.T) {
+	c, s := &probe{}, &probe{frame: func(*probe, wire.FrameType, []byte) { panic("boom") }}
+	counters := new(assoc.Counters)
+	p := pair(t, c, s, func(o *nptest.Options) { o.Server.Counters = counters })
+	_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("x"))
+	p.Settle()
+	if len(s.closed) != 1 || !errors.Is(s.closed[0], assoc.ErrPanic) || counters.Panics.Load() != 1 {
+		t.Errorf("server ended with %v, %d panics counted", s.closed, counters.Panics.Load())
+	}
+	var ce *assoc.CloseError
+	if len(c.closed) != 1 || !errors.As(c.closed[0], &ce) || ce.Code != control.CodeInternal || !ce.Remote {
+		t.Errorf("client ended with %v", c.closed)
+	}
+	if strings.Contains(ce.Error(), "boom") {
+		t.Error("the peer was told what panicked")
+	}
+}
+
+// A drain waits for what is busy, then closes with its reason.
+func TestDrainWaitsForBusyChannels(t *testing.T) {
+	c, s := &probe{}, &probe{busy: 1}
+	p := pair(t, c, s, nil)
+	p.Server.Drain(control.CodeShutdown, "going")
+	p.Settle()
+	if s.drains != 1 || len(s.closed) != 0 {
+		t.Fatalf("drained %d times, closed %v", s.drains, s.closed)
+	}
+	_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("still served"))
+	p.Settle()
+	if len(s.frames) != 1 {
+		t.Error("a draining association serves nothing")
+	}
+	p.Server.Do(func() { s.busy = 0 })
+	p.Settle()
+	var ce *assoc.CloseError
+	if len(c.closed) != 1 || !errors.As(c.closed[0], &ce) || ce.Code != control.CodeShutdown {
+		t.Errorf("client ended with %v", c.closed)
+	}
+}
+
+// After the end nothing runs, nothing is sent, and everybody was told once.
+func TestEndIsTotal(t *testing.T) {
+	budget := buf.NewBudget(1 << 20)
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) { o.Client.Budget = budget })
+	p.Cut(errors.New("cable"))
+	ran := false
+	if !p.Client.Do(func() { ran = true }) {
+		t.Error("a task was refused before the end")
+	}
+	if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain("x")); err != nil {
+		t.Errorf("before the end: %v", err)
+	}
+	p.Settle()
+	if !ran {
+		t.Error("a task accepted before the end did not run")
+	}
+	if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain("x")); !errors.Is(err, assoc.ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+	if _, err := p.Client.Begin(wire.ChannelBridge, typ, 1); !errors.Is(err, assoc.ErrClosed) {
+		t.Errorf("Begin after the end: %v", err)
+	}
+	if p.Client.Do(func() { t.Error("ran after the end") }) {
+		t.Error("a task was accepted after the end")
+	}
+	p.Settle()
+	if len(c.closed) != 1 || !errors.Is(c.closed[0], conn.ErrTruncated) {
+		t.Errorf("told %v", c.closed)
+	}
+	<-p.Client.Done()
+	if budget.Used() != 0 {
+		t.Errorf("%d octets of the budget left", budget.Used())
+	}
+}
+
+// Timers of a channel run on the loop, and what they send leaves.
+func TestChannelTimer(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, nil)
+	tm := &channelTimer{p: c}
+	tm.timer.Owner = tm
+	p.Client.Do(func() { p.Client.StartTimer(&tm.timer, time.Second) })
+	p.Run(900 * time.Millisecond)
+	if len(s.frames) != 0 {
+		t.Fatal("early")
+	}
+	p.Run(200 * time.Millisecond)
+	if len(s.frames) != 1 {
+		t.Fatal("the timer's frame did not arrive")
+	}
+}
+
+type channelTimer struct {
+	timer sched.Timer
+	p     *probe
+}
+
+func (t *channelTimer) HandleExpire(time.Duration) {
+	b, err := t.p.a.Begin(wire.ChannelBridge, typ, 4)
+	if err == nil {
+		err = t.p.a.End(append(b, "tick"...))
+	}
+	if err != nil {
+		panic(err)
+	}
+}
+
+// A request answered in its turn leaves in that turn's one write.
+func TestOneWriteATurn(t *testing.T) {
+	c := &probe{}
+	s := &probe{frame: func(p *probe, t wire.FrameType, payload []byte) {
+		b, err := p.a.Begin(wire.ChannelBridge, t+1, len(payload))
+		if err == nil {
+			err = p.a.End(append(b, payload...))
+		}
+		if err != nil {
+			panic(err)
+		}
+	}}
+	p := pair(t, c, s, nil)
+	before := p.Server.Batches()
+	for range 100 {
+		_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("request"))
+	}
+	p.Settle()
+	if len(c.frames) != 100 {
+		t.Fatalf("%d replies", len(c.frames))
+	}
+	if n := p.Server.Batches() - before; n != 1 {
+		t.Errorf("%d writes for 100 replies of one read", n)
+	}
+}
+
+// The whole way from octets to a handler and back allocates nothing.
+func TestEchoTurnAllocatesNothing(t *testing.T) {
+	s := &probe{frame: func(p *probe, t wire.FrameType, payload []byte) {
+		b, err := p.a.Begin(wire.ChannelBridge, t, len(payload))
+		if err == nil {
+			err = p.a.End(append(b, payload...))
+		}
+		if err != nil {
+			panic(err)
+		}
+	}}
+	var wireOut [][]byte
+	p := pair(t, &probe{}, s, func(o *nptest.Options) {
+		o.Tap = func(from assoc.Role, b []byte) {
+			if from == assoc.Client {
+				wireOut = append(wireOut, bytes.Clone(b))
+			}
+		}
+	})
+	wireOut = nil
+	const runs = 200
+	p.Client.Block(true) // what the client seals is fed by hand below
+	for range runs + 1 {
+		_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 512)))
+		p.Settle()
+	}
+	batch := make([]byte, 0, 4096)
+	i := 0
+	n := testing.AllocsPerRun(runs, func() {
+		if len(p.Server.Turn(p.Now(), wireOut[i], batch)) == 0 {
+			t.Fatal("no echo")
+		}
+		i++
+	})
+	if n != 0 {
+		t.Errorf("%v allocations a turn", n)
+	}
+}

@@ -13,6 +13,7 @@ import (
 	"log/slog"
 	"os"
 	"strings"
+	"sync"
 
 	"github.com/urfave/cli/v3"
 )
@@ -34,7 +35,7 @@ func main() {
 // code. A cancelled context counts as the first signal.
 func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.Writer) int {
 	root := newRoot()
-	root.Reader, root.Writer, root.ErrWriter = stdin, stdout, stderr
+	root.Reader, root.Writer, root.ErrWriter = stdin, shared(stdout), shared(stderr)
 	err := root.Run(ctx, args)
 	if err == nil {
 		return exitOK
@@ -48,6 +49,26 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stderr, "trestle: %s\n", text)
 	}
 	return code
+}
+
+// shared makes a writer safe for the goroutines of a command, which log and
+// print at the same time. Files are already.
+func shared(w io.Writer) io.Writer {
+	if f, ok := w.(*os.File); ok {
+		return f
+	}
+	return &sharedWriter{w: w}
+}
+
+type sharedWriter struct {
+	mu sync.Mutex
+	w  io.Writer
+}
+
+func (s *sharedWriter) Write(p []byte) (int, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.w.Write(p)
 }
 
 // exitError is an error that decides the exit code. An empty cause means that
@@ -88,6 +109,7 @@ Try it, in three terminals:
 Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there).`,
 		Commands: []*cli.Command{
 			benchCommand(),
+			callCommand(),
 			conformCommand(),
 			keygenCommand(),
 			versionCommand(),

@@ -3,9 +3,24 @@ package main
 import (
 	"bytes"
 	"context"
+	"os"
 	"strings"
 	"testing"
+
+	"go.uber.org/goleak"
 )
+
+// asProgram in the environment makes the test binary the program itself, for
+// tests of what only a process of its own can show.
+const asProgram = "TRESTLE_TEST_PROGRAM"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asProgram) != "" {
+		main()
+	}
+	// gnet's worker pool starts two goroutines when the program does.
+	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
+}
 
 // result is what one run of the program left behind.
 type result struct {
@@ -31,6 +46,10 @@ func TestWrongCommandLinesExitWithTwoAndSaySo(t *testing.T) {
 		"unknown flag":        {[]string{"version", "--nope"}, "nope"},
 		"stray argument":      {[]string{"version", "now"}, `unexpected argument "now"`},
 		"missing flag":        {[]string{"keygen"}, "out"},
+		"missing flags":       {[]string{"call", "--to", "127.0.0.1:1"}, "agent"},
+		"nothing to measure":  {[]string{"bench"}, "what to measure"},
+		"no such measurement": {[]string{"bench", "loudness"}, `no command "loudness"`},
+		"bad measurement":     {[]string{"bench", "unary", "--conns", "0"}, "conns"},
 		"contradicting flags": {[]string{"keygen", "--out", "a", "--show", "b"}, "show"},
 	} {
 		t.Run(name, func(t *testing.T) {
@@ -48,8 +67,8 @@ func TestHelpTeaches(t *testing.T) {
 		if r.code != exitOK || r.err != "" || len(r.out) == 0 {
 			t.Errorf("%s --help: code %d, stderr %q", command.Name, r.code, r.err)
 		}
-		// Every command shows at least one line that can be pasted.
-		if len(command.Commands) == 0 && !strings.Contains(r.out, "   trestle "+command.Name) && !strings.Contains(r.out, "-- trestle "+command.Name) {
+		// Every command without commands of its own shows a line that can be pasted.
+		if len(command.Commands) == 0 && !strings.Contains(r.out, "trestle "+command.Name) {
 			t.Errorf("%s --help gives no example:\n%s", command.Name, r.out)
 		}
 	}

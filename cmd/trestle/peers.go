@@ -1,0 +1,83 @@
+package main
+
+import (
+	"fmt"
+	"net"
+	"strings"
+
+	"github.com/urfave/cli/v3"
+
+	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/wire/control"
+)
+
+// Flags that several commands have.
+
+func identityFlag(usage string) cli.Flag {
+	return &cli.StringFlag{Name: "identity", Usage: usage, TakesFile: true}
+}
+
+func rawRemoteFlag() cli.Flag {
+	return &cli.BoolFlag{Name: "allow-raw-remote", Usage: "permit raw TCP beyond this machine; who listens in sees who talks to whom and when, not what"}
+}
+
+// dialFlags say which relay to dial, and who we are to it.
+func dialFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "to", Required: true, Usage: "dial the relay at `HOST:PORT`"},
+		&cli.StringFlag{Name: "pin", Usage: "accept only the relay whose public key is `HEX`; without it any on this machine is accepted and none elsewhere"},
+		identityFlag("identify with the key in `FILE` (see keygen); a fresh one without it"),
+		rawRemoteFlag(),
+	}
+}
+
+// loadIdentity reads the key that --identity names; nil without one, for which
+// an engine makes its own.
+func loadIdentity(cmd *cli.Command) (identity.PrivateKey, error) {
+	file := cmd.String("identity")
+	if file == "" {
+		return nil, nil
+	}
+	key, err := identity.LoadFile(file)
+	if err != nil {
+		return nil, err // a nil *Key must not become a PrivateKey
+	}
+	return key, nil
+}
+
+// pinned gives the verifier that --pin asks for, nil without it.
+func pinned(cmd *cli.Command) (identity.Verifier, error) {
+	text := cmd.String("pin")
+	if text == "" {
+		return nil, nil
+	}
+	key, err := identity.ParsePublicKey(strings.ToLower(text))
+	if err != nil {
+		return nil, usagef("--pin: %w", err)
+	}
+	return identity.Pin(key), nil
+}
+
+// address reads a flag that has the form HOST:PORT.
+func address(cmd *cli.Command, flag string) (string, error) {
+	addr := cmd.String(flag)
+	if _, _, err := net.SplitHostPort(addr); err != nil {
+		return "", usagef("--%s: %w", flag, err)
+	}
+	return addr, nil
+}
+
+// agentName reads a flag that names an agent.
+func agentName(cmd *cli.Command, flag string) (string, error) {
+	name := cmd.String(flag)
+	if !control.ValidAgentName(name) {
+		return "", usagef("--%s: %q is no agent name: 1 to 64 of a-z, 0-9, '.', '_' and '-'", flag, name)
+	}
+	return name, nil
+}
+
+// printLine writes one line to standard output.
+func printLine(cmd *cli.Command, format string, args ...any) error {
+	_, err := fmt.Fprintf(cmd.Root().Writer, format+"\n", args...)
+	return err
+}

@@ -121,12 +121,7 @@ func TestEchoOverLoopback(t *testing.T) {
 
 func waitHello(t *testing.T, a *engine.Association) {
 	t.Helper()
-	for start := time.Now(); a.PeerHello() == nil; {
-		if time.Since(start) > 5*time.Second {
-			t.Fatal("no HELLO from the peer")
-		}
-		time.Sleep(time.Millisecond)
-	}
+	nptest.Eventually(t, func() bool { return a.PeerHello() != nil }, func() any { return a.Err() })
 }
 
 func TestPinnedKeyRefused(t *testing.T) {
@@ -317,12 +312,8 @@ func TestManyAssociationsComeAndGo(t *testing.T) {
 		a.Close(0, "")
 		<-a.Done()
 	}
-	for start := time.Now(); ; {
-		if s, c := srv.Stats(), cli.Stats(); s.Associations == 0 && c.Associations == 0 && s.Held == 0 && c.Held == 0 {
-			return
-		} else if time.Since(start) > 5*time.Second {
-			t.Fatalf("left: server %+v, client %+v", s, c)
-		}
-		time.Sleep(time.Millisecond)
-	}
+	nptest.Eventually(t, func() bool {
+		s, c := srv.Stats(), cli.Stats()
+		return s.Associations == 0 && c.Associations == 0 && s.Held == 0 && c.Held == 0
+	}, func() any { return []engine.Stats{srv.Stats(), cli.Stats()} })
 }

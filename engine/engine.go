@@ -14,6 +14,7 @@ package engine
 import (
 	"context"
 	"crypto/rand"
+	"crypto/tls"
 	"encoding/binary"
 	"errors"
 	"fmt"
@@ -71,6 +72,8 @@ var (
 	ErrRawRemote = errors.New("engine: raw TCP is refused on non-loopback addresses")
 	// ErrPeerNotAllowed: the peer's key is not accepted.
 	ErrPeerNotAllowed = identity.ErrPeerNotAllowed
+	// ErrALPN: the peer's TLS does not speak N-PAMP.
+	ErrALPN = loop.ErrALPN
 	// ErrHandshakeTimeout: the peer took too long to complete the handshake.
 	ErrHandshakeTimeout = loop.ErrHandshakeTimeout
 	// ErrTooManyAssociations: Limits.Associations is reached.
@@ -82,10 +85,23 @@ type Transport uint8
 
 // Transports.
 const (
+	// TransportTLS is TCP with TLS 1.3 and ALPN "n-pamp/2", the default.
+	TransportTLS Transport = iota + 1
 	// TransportTCP is raw TCP. The N-PAMP association is as protected over it as
 	// over anything else, but an observer sees which channels are used.
-	TransportTCP Transport = iota + 1
+	TransportTCP
 )
+
+// String names the transport.
+func (t Transport) String() string {
+	switch t {
+	case TransportTLS:
+		return "tls"
+	case TransportTCP:
+		return "tcp"
+	}
+	return fmt.Sprintf("transport %d", uint8(t))
+}
 
 // Limits bound what peers can make an engine hold. Zero fields take the default
 // named behind them (D28). Sizes are in octets.
@@ -111,8 +127,8 @@ const (
 	DefaultBudget       = 1 << 30
 )
 
-// Config makes an Engine. The zero value is safe: raw TCP on loopback only, a
-// fresh identity, any peer on loopback and none elsewhere.
+// Config makes an Engine. The zero value is safe: TLS, a fresh identity, any peer
+// on loopback and none elsewhere.
 type Config struct {
 	// Identity is our key; nil makes a fresh Ed25519 key.
 	Identity identity.PrivateKey
@@ -124,8 +140,15 @@ type Config struct {
 	// Suites accepted, preferred first; nil means both AEADs in the order this
 	// CPU favours.
 	Suites []profiles.Suite
-	// Transport defaults to TransportTCP.
+	// Transport defaults to TransportTLS.
 	Transport Transport
+	// Certificate is the TLS certificate of our listeners; nil makes a self-signed
+	// one. Peers do not verify it: the N-PAMP key is the identity (D12).
+	Certificate *tls.Certificate
+	// Curves are the key exchanges of the outer TLS, preferred first; nil means
+	// X25519, then P-256. They are classical because the N-PAMP handshake inside
+	// makes the post-quantum exchange.
+	Curves []tls.CurveID
 	// AllowRawRemote permits raw TCP on addresses that are not loopback.
 	AllowRawRemote bool
 	// Channels are the handlers of the channels we carry, besides Control.
@@ -182,10 +205,13 @@ type Engine struct {
 // New starts the loops. Shutdown must follow.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Transport == 0 {
-		cfg.Transport = TransportTCP
+		cfg.Transport = TransportTLS
 	}
-	if cfg.Transport != TransportTCP {
+	if cfg.Transport != TransportTLS && cfg.Transport != TransportTCP {
 		return nil, fmt.Errorf("engine: unknown transport %d", cfg.Transport)
+	}
+	if len(cfg.Curves) == 0 {
+		cfg.Curves = loop.DefaultCurves
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -237,6 +263,9 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	}
 	e.dialer = loop.Dialer{Group: e.group, Handshakes: e.shakes}
+	if cfg.Transport == TransportTLS {
+		e.dialer.Security = loop.Security{Config: loop.TLSConfig(nil, cfg.Curves)}
+	}
 	return e, nil
 }
 
@@ -270,9 +299,14 @@ func (e *Engine) Listen(ctx context.Context, addr string) (*Listener, error) {
 	if err != nil {
 		return nil, err
 	}
-	if !isLoopback(ln.Addr()) && !e.cfg.AllowRawRemote {
+	if !e.mayUse(ln.Addr()) {
 		_ = ln.Close()
 		return nil, fmt.Errorf("%w: %v", ErrRawRemote, ln.Addr())
+	}
+	sec, err := e.serverSecurity()
+	if err != nil {
+		_ = ln.Close()
+		return nil, err
 	}
 	if e.cfg.Peers == nil {
 		e.log.Warn("no peers are configured: whoever comes from a loopback address is accepted", "listen", ln.Addr())
@@ -280,6 +314,7 @@ func (e *Engine) Listen(ctx context.Context, addr string) (*Listener, error) {
 	s := &loop.Server{
 		Group:      e.group,
 		Handshakes: e.shakes,
+		Security:   sec,
 		Logger:     e.log,
 		NewMachine: func(remote net.Addr) (*handshake.Machine, error) {
 			if !e.mayStart() {
@@ -332,11 +367,34 @@ func (e *Engine) Dial(ctx context.Context, addr string, opts DialOptions) (*Asso
 		return e.start(role, res, local, remote, opts)
 	}
 	return d.Dial(ctx, addr, func(remote net.Addr) (*handshake.Machine, error) {
-		if !isLoopback(remote) && !e.cfg.AllowRawRemote {
+		if !e.mayUse(remote) {
 			return nil, fmt.Errorf("%w: %v", ErrRawRemote, remote)
 		}
 		return handshake.NewClient(e.handshakeConfig(e.verifier(remote, peers)))
 	})
+}
+
+// mayUse applies D12: raw TCP is for loopback.
+func (e *Engine) mayUse(a net.Addr) bool {
+	return e.cfg.Transport != TransportTCP || e.cfg.AllowRawRemote || isLoopback(a)
+}
+
+// serverSecurity is the listeners' TLS, with a certificate made when the first
+// one needs it.
+func (e *Engine) serverSecurity() (loop.Security, error) {
+	if e.cfg.Transport != TransportTLS {
+		return loop.Security{}, nil
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if e.cfg.Certificate == nil {
+		cert, err := loop.SelfSigned()
+		if err != nil {
+			return loop.Security{}, fmt.Errorf("engine: certificate: %w", err)
+		}
+		e.cfg.Certificate = cert
+	}
+	return loop.Security{Config: loop.TLSConfig(e.cfg.Certificate, e.cfg.Curves), Server: true}, nil
 }
 
 // verifier applies D12: without a rule only loopback is accepted.

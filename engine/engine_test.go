@@ -139,7 +139,7 @@ func TestPinnedKeyRefused(t *testing.T) {
 }
 
 func TestRawTCPRefusedBeyondLoopback(t *testing.T) {
-	e := newEngine(t, engine.Config{})
+	e := newEngine(t, engine.Config{Transport: engine.TransportTCP})
 	if _, err := e.Listen(t.Context(), "0.0.0.0:0"); !errors.Is(err, engine.ErrRawRemote) {
 		t.Fatalf("listening on all addresses: %v", err)
 	}

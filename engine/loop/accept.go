@@ -26,6 +26,7 @@ type Server struct {
 	Handshakes *Handshakes
 	NewMachine func(remote net.Addr) (*handshake.Machine, error)
 	Start      Starter
+	Security   Security
 	Logger     *slog.Logger
 
 	ln     net.Listener
@@ -101,7 +102,7 @@ func (s *Server) shake(nc net.Conn, p *pending) {
 	defer s.work.Done()
 	defer s.Handshakes.leave(p)
 	remote := nc.RemoteAddr()
-	est, err := s.Handshakes.run(s.ctx, nc,
+	est, err := s.Handshakes.run(s.ctx, nc, s.Security,
 		func() (*handshake.Machine, error) { return s.NewMachine(remote) },
 		func() { s.Handshakes.advance(p) })
 	if err != nil {
@@ -110,7 +111,7 @@ func (s *Server) shake(nc net.Conn, p *pending) {
 		return
 	}
 	a := s.Start(assoc.Server, est.result, nc.LocalAddr(), remote)
-	if err := s.Group.Enroll(nc.(*net.TCPConn), a, est.early); err != nil {
+	if err := s.Group.enrollEstablished(nc.(*net.TCPConn), a, est); err != nil {
 		s.Logger.Warn("association could not be enrolled", "remote", remote, "error", err)
 		a.Discard(err)
 	}
@@ -121,6 +122,7 @@ type Dialer struct {
 	Group      *Group
 	Handshakes *Handshakes
 	Start      Starter
+	Security   Security
 }
 
 // Dial connects to addr, completes the handshake and returns the association
@@ -132,14 +134,14 @@ func (d *Dialer) Dial(ctx context.Context, addr string, newMachine func(remote n
 		return nil, err
 	}
 	remote := nc.RemoteAddr()
-	est, err := d.Handshakes.run(ctx, nc,
+	est, err := d.Handshakes.run(ctx, nc, d.Security,
 		func() (*handshake.Machine, error) { return newMachine(remote) }, func() {})
 	if err != nil {
 		_ = nc.Close()
 		return nil, err
 	}
 	a := d.Start(assoc.Client, est.result, nc.LocalAddr(), remote)
-	if err := d.Group.Enroll(nc.(*net.TCPConn), a, est.early); err != nil {
+	if err := d.Group.enrollEstablished(nc.(*net.TCPConn), a, est); err != nil {
 		a.Discard(err)
 		return nil, err
 	}

@@ -14,6 +14,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"log/slog"
 	"net"
 	"runtime"
@@ -135,11 +136,11 @@ type enrolment struct {
 	result chan error
 }
 
-// Enroll hands nc with its association to the loop that has the fewest
-// connections, and returns once the association was started there. early is what
-// was read beyond the handshake. nc belongs to the group in every case.
-func (g *Group) Enroll(nc *net.TCPConn, a *assoc.Association, early []byte) error {
-	e := &enrolment{nc: nc, link: newLink(a, early), result: make(chan error, 1)}
+// enrollEstablished hands nc with its association to the loop that has the
+// fewest connections, and returns once the association was started there. nc
+// belongs to the group in every case.
+func (g *Group) enrollEstablished(nc *net.TCPConn, a *assoc.Association, est established) error {
+	e := &enrolment{nc: nc, link: newLink(a, est), result: make(chan error, 1)}
 	select {
 	case g.enroll <- e:
 		return <-e.result
@@ -193,13 +194,15 @@ func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 	k.started.Store(true)
 	l := k.l
 	l.enter()
-	early := k.early
-	k.early = nil
 	if err := k.a.Start(e.g.Now(), k, l.wheel); err != nil {
 		e.g.log.Error("association could not start", "error", err)
 		k.a.TransportClosed(e.g.Now(), err)
-	} else {
-		l.turn(k, early)
+	}
+	early := k.early
+	k.early = nil
+	l.turn(k, early)
+	if k.records != nil {
+		l.arrived(k, nil) // what the handshake's last record held beyond early
 	}
 	l.leave()
 	return nil, gnet.None
@@ -216,7 +219,7 @@ func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 	// buffer without a bound.
 	in, _ := c.Next(-1)
 	l.enter()
-	l.turn(k, in)
+	l.arrived(k, in)
 	l.leave()
 	return gnet.None
 }
@@ -279,8 +282,9 @@ type eventLoop struct {
 	dirty   sched.Inbox
 	running atomic.Bool
 
-	wheel   *sched.Wheel
-	scratch []byte
+	wheel *sched.Wheel
+	// Buffers of a turn: frames sealed, records opened, records sealed.
+	scratch, plain, sealed []byte
 }
 
 func (l *eventLoop) enter() { l.running.Store(true) }
@@ -308,25 +312,63 @@ func (l *eventLoop) Run(context.Context) error {
 	return nil
 }
 
+// arrived brings what one read gave to k's association, through its record layer
+// if it has one.
+func (l *eventLoop) arrived(k *link, in []byte) {
+	if k.records == nil || k.closed {
+		l.turn(k, in)
+		return
+	}
+	plain, err := k.records.open(l.plain[:0], in)
+	l.plain = keep(l.plain, plain)
+	if len(plain) > 0 {
+		l.turn(k, plain)
+	}
+	if err == nil || k.closed {
+		return
+	}
+	// Either the peer ended TLS (io.EOF) or broke it. The layer may have an alert
+	// to send; of the association nothing can be said any more.
+	if err == io.EOF {
+		err = nil
+	}
+	k.a.TransportClosed(l.g.Now(), err)
+	l.turn(k, nil)
+}
+
 // turn gives k one step and writes what it yields, in one write.
 func (l *eventLoop) turn(k *link, in []byte) {
 	if k.closed {
 		return
 	}
 	batch := k.a.Turn(l.g.Now(), in, l.scratch[:0])
-	if len(batch) > 0 {
-		if _, err := k.c.Write(batch); err != nil {
+	l.scratch = keep(l.scratch, batch)
+	ended := k.a.Ended()
+	out := batch
+	if k.records != nil {
+		out = l.sealed[:0]
+		if len(batch) > 0 || ended {
+			var err error
+			if out, err = k.records.seal(out, batch); err != nil && !ended {
+				k.a.TransportClosed(l.g.Now(), err)
+				ended = true
+			}
+		}
+		if ended {
+			out = k.records.close(out)
+		}
+		l.sealed = keep(l.sealed, out)
+	}
+	if len(out) > 0 {
+		if _, err := k.c.Write(out); err != nil {
 			// OnClose has run inside Write.
 			l.g.log.Debug("write failed", "association", k.a.ID(), "error", err)
 		}
 	}
-	if c := cap(batch); c > cap(l.scratch) && c <= scratchKeep {
-		l.scratch = batch[:0]
-	}
 	if k.closed {
 		return
 	}
-	if k.a.Ended() {
+	if ended {
 		_ = l.el.Close(k.c) // runs OnClose; gnet tries once more to send what it holds
 		return
 	}
@@ -347,11 +389,21 @@ func (l *eventLoop) turn(k *link, in []byte) {
 	}
 }
 
+// keep decides which of a loop's buffer and what a turn made of it serves the
+// next turn: the larger one, unless a burst made it too large to keep.
+func keep(old, used []byte) []byte {
+	if cap(used) > cap(old) && cap(used) <= scratchKeep {
+		return used[:0]
+	}
+	return old
+}
+
 // link ties one association to its gnet connection.
 type link struct {
-	a     *assoc.Association
-	node  sched.Node
-	early []byte
+	a       *assoc.Association
+	node    sched.Node
+	early   []byte
+	records recordLayer // nil on raw TCP
 
 	// Loop only, set at OnOpen.
 	l      *eventLoop
@@ -362,8 +414,8 @@ type link struct {
 	watch   watch // the notifier's
 }
 
-func newLink(a *assoc.Association, early []byte) *link {
-	k := &link{a: a, early: early}
+func newLink(a *assoc.Association, est established) *link {
+	k := &link{a: a, early: est.early, records: est.records}
 	k.node.Owner = k
 	k.watch.fd = -1
 	return k

@@ -3,6 +3,7 @@ package loop
 import (
 	"container/list"
 	"context"
+	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
@@ -46,8 +47,9 @@ type Handshakes struct {
 	Evicted   atomic.Uint64
 }
 
-// stages a pending handshake can have reached: nothing yet, first frame read.
-const stages = 2
+// stages a pending handshake can have reached: nothing yet, TLS complete (or, on
+// raw TCP, the first frame read), first frame read inside TLS.
+const stages = 3
 
 type pending struct {
 	nc    net.Conn
@@ -125,15 +127,22 @@ func (h *Handshakes) advance(p *pending) {
 	p.at = h.stages[p.stage].PushBack(p)
 }
 
+// Security is the outer TLS of a handshake; the zero value is raw TCP.
+type Security struct {
+	Config *tls.Config
+	Server bool
+}
+
 // established is a completed handshake.
 type established struct {
-	result handshake.Result
-	early  []byte // read beyond it
+	result  handshake.Result
+	records recordLayer // nil on raw TCP
+	early   []byte      // read beyond it
 }
 
 // run drives machine m over nc until it is done. progress is called after each
 // frame read. nc's deadline is set for the time of the handshake.
-func (h *Handshakes) run(ctx context.Context, nc net.Conn, newMachine func() (*handshake.Machine, error), progress func()) (est established, err error) {
+func (h *Handshakes) run(ctx context.Context, nc net.Conn, sec Security, newMachine func() (*handshake.Machine, error), progress func()) (est established, err error) {
 	h.Started.Add(1)
 	defer func() {
 		if err != nil {
@@ -153,7 +162,8 @@ func (h *Handshakes) run(ctx context.Context, nc net.Conn, newMachine func() (*h
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
 
-	est, err = h.drive(ctx, nc, newMachine, progress)
+	g := &gate{ctx: ctx, cpu: h.cpu}
+	est, err = h.drive(g, nc, sec, newMachine, progress)
 	switch {
 	case err == nil && stop():
 		return est, nc.SetDeadline(time.Time{})
@@ -178,10 +188,18 @@ func isTimeout(err error) bool {
 	return errors.As(err, &ne) && ne.Timeout()
 }
 
-func (h *Handshakes) drive(ctx context.Context, nc net.Conn, newMachine func() (*handshake.Machine, error), progress func()) (established, error) {
+func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func() (*handshake.Machine, error), progress func()) (est established, err error) {
+	var std *stdRecords
+	if sec.Config != nil {
+		if std, err = secure(g, nc, sec.Config, sec.Server); err != nil {
+			return est, err
+		}
+		progress()
+		nc = std.conn
+	}
 	var m *handshake.Machine
-	if err := h.compute(ctx, func() (err error) { m, err = newMachine(); return err }); err != nil {
-		return established{}, err
+	if err := g.do(func() (err error) { m, err = newMachine(); return err }); err != nil {
+		return est, err
 	}
 	defer m.Wipe()
 
@@ -193,7 +211,7 @@ func (h *Handshakes) drive(ctx context.Context, nc net.Conn, newMachine func() (
 	for {
 		if out = m.AppendOutput(out[:0]); len(out) > 0 {
 			if _, err := nc.Write(out); err != nil {
-				return established{}, err
+				return est, err
 			}
 		}
 		if m.Done() {
@@ -201,26 +219,20 @@ func (h *Handshakes) drive(ctx context.Context, nc net.Conn, newMachine func() (
 		}
 		f, n, err := readFrame(nc, in, m)
 		if err != nil {
-			return established{}, err
+			return est, err
 		}
 		progress()
-		if err := h.compute(ctx, func() error { return m.HandleFrame(f) }); err != nil {
-			return established{}, err
+		if err := g.do(func() error { return m.HandleFrame(f) }); err != nil {
+			return est, err
 		}
 		in.B = in.B[:copy(in.B[:cap(in.B)], in.B[n:])]
 	}
-	return established{result: m.Result(), early: append([]byte(nil), in.B...)}, nil
-}
-
-// compute runs f on one of the few places for computing.
-func (h *Handshakes) compute(ctx context.Context, f func() error) error {
-	select {
-	case h.cpu <- struct{}{}:
-	case <-ctx.Done():
-		return ctx.Err()
+	est = established{result: m.Result(), early: append([]byte(nil), in.B...)}
+	if std != nil {
+		std.detach()
+		est.records = std
 	}
-	defer func() { <-h.cpu }()
-	return f()
+	return est, nil
 }
 
 // readFrame reads until in holds a whole frame that the machine would take, and

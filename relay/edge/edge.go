@@ -34,6 +34,7 @@ import (
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
+	"github.com/trestle-npamp/trestle/relay/internal/gate"
 	"github.com/trestle-npamp/trestle/relay/internal/media"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 	"github.com/trestle-npamp/trestle/wire/control"
@@ -131,7 +132,7 @@ type Edge struct {
 	cfg    Config
 	log    *slog.Logger
 	budget *buf.Budget
-	gate   gate
+	gate   gate.Gate
 	stats  counters
 }
 
@@ -156,7 +157,7 @@ func New(cfg Config) (*Edge, error) {
 	if e.log == nil {
 		e.log = slog.New(slog.DiscardHandler)
 	}
-	e.gate.limit = cfg.MaxInFlight
+	e.gate.Limit = cfg.MaxInFlight
 	return e, nil
 }
 
@@ -168,11 +169,11 @@ func orDefault[T int | int64 | time.Duration](v *T, def T) {
 
 // Drain makes the edge refuse new requests, and /healthz say so, from now on.
 // Those under way go on.
-func (e *Edge) Drain() { e.gate.drain() }
+func (e *Edge) Drain() { e.gate.Close() }
 
 // Wait returns when the edge drains and no request is under way any more, or
 // with the context's error.
-func (e *Edge) Wait(ctx context.Context) error { return e.gate.wait(ctx) }
+func (e *Edge) Wait(ctx context.Context) error { return e.gate.Wait(ctx) }
 
 // LoopbackHost says whether a Host field names this machine itself: a loopback
 // address or localhost, with or without a port.
@@ -237,7 +238,7 @@ func (x *exchange) health() {
 	if !x.allow(http.MethodGet, http.MethodHead) {
 		return
 	}
-	if x.edge.gate.draining() {
+	if x.edge.gate.Closed() {
 		x.fail(FaultOf(ErrDraining))
 		return
 	}
@@ -274,10 +275,14 @@ func (x *exchange) serve(place string) error {
 	case !x.allow(http.MethodPost):
 		return nil
 	}
-	if err := e.gate.enter(); err != nil {
-		return err
+	switch err := e.gate.Enter(); err {
+	case nil:
+		defer e.gate.Leave()
+	case gate.ErrFull:
+		return ErrBusy
+	default:
+		return ErrDraining
 	}
-	defer e.gate.leave()
 	if e.cfg.Authenticate != nil {
 		principal, err := e.cfg.Authenticate(x.r)
 		if err != nil {

@@ -51,7 +51,7 @@ func newEdge(t *testing.T, cfg Config) (*Edge, *httptest.Server) {
 		if used := e.budget.Used(); used != 0 {
 			t.Errorf("%d octets of bodies are still held", used)
 		}
-		if n := e.gate.count(); n != 0 {
+		if n := e.gate.Inside(); n != 0 {
 			t.Errorf("%d requests are still counted", n)
 		}
 	})
@@ -601,7 +601,7 @@ func FuzzPost(f *testing.F) {
 		if reached != (w.Code == 200 || w.Code == 202) || (!reached && w.Code != 400 && w.Code != 501) {
 			t.Errorf("status %d, reached the agent %v", w.Code, reached)
 		}
-		if e.budget.Used() != 0 || e.gate.count() != 0 {
+		if e.budget.Used() != 0 || e.gate.Inside() != 0 {
 			t.Error("something is still held")
 		}
 	})

@@ -147,7 +147,7 @@ func (x *exchange) fail(f *Fault) {
 	if f.RetryAfter > 0 {
 		x.w.Header().Set("Retry-After", strconv.Itoa(int((f.RetryAfter+time.Second-1)/time.Second)))
 	}
-	if x.edge.gate.draining() {
+	if x.edge.gate.Closed() {
 		x.w.Header().Set("Connection", "close")
 	}
 	if f.Status >= 500 {

@@ -24,11 +24,14 @@ type Body struct {
 	budget *buf.Budget
 }
 
-// Of returns a body that holds a copy of octets, outside any budget.
-func Of(octets []byte) *Body {
-	b := buf.Get(len(octets))
-	b.B = append(b.B, octets...)
-	return &Body{buf: b}
+// Copy returns a body that holds a copy of octets. The error is ErrBudget.
+func Copy(octets []byte, budget *buf.Budget) (*Body, error) {
+	b := &Body{budget: budget}
+	if err := b.grow(len(octets)); err != nil {
+		return nil, err
+	}
+	b.buf.B = append(b.buf.B, octets...)
+	return b, nil
 }
 
 // Bytes returns the octets, which live until Release.

@@ -130,10 +130,20 @@ func TestEmptyBodies(t *testing.T) {
 	if none.Bytes() != nil || (&Body{}).Bytes() != nil {
 		t.Error("an empty body has octets")
 	}
-	b := Of([]byte("card"))
-	if string(b.Bytes()) != "card" {
-		t.Errorf("Of: %q", b.Bytes())
+}
+
+func TestCopyIsBoundedToo(t *testing.T) {
+	budget := buf.NewBudget(buf.MinClass)
+	b, err := Copy([]byte("card"), budget)
+	if err != nil || string(b.Bytes()) != "card" {
+		t.Fatalf("%q, %v", b.Bytes(), err)
+	}
+	if _, err := Copy([]byte("card"), budget); !errors.Is(err, ErrBudget) {
+		t.Errorf("%v, want ErrBudget", err)
 	}
 	b.Release()
 	b.Release()
+	if used := budget.Used(); used != 0 {
+		t.Errorf("%d octets of the budget were not given back", used)
+	}
 }

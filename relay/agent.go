@@ -1,0 +1,342 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/carriage/discovery"
+	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/relay/internal/gate"
+	"github.com/trestle-npamp/trestle/relay/upstream"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+	"github.com/trestle-npamp/trestle/wire/control"
+	"github.com/trestle-npamp/trestle/wire/disco"
+)
+
+// Defaults of AgentConfig.
+const (
+	DefaultAgentTimeout = 10 * time.Minute
+	DefaultDialTimeout  = 15 * time.Second
+	DefaultBackoffMin   = 100 * time.Millisecond
+	DefaultBackoffMax   = 15 * time.Second
+
+	// backstop is how much later than the deadline that should end a request the
+	// next one strikes.
+	backstop = 30 * time.Second
+)
+
+// Agent is one agent at a relay. It dials the relay, announces its name, checks
+// that the relay has it, serves requests with its Backend, and does all of that
+// again when the relay is lost, until it is shut down. Requests that are under
+// way when the relay is lost run on to their end: whoever asked may have left,
+// but the agent's task is not ours to stop.
+type Agent struct {
+	cfg    AgentConfig
+	log    *slog.Logger
+	bridge *carriage.Bridge
+	disco  *discovery.Discovery
+	record disco.Record
+
+	// stay ends when a shutdown begins, work when what is under way is given up.
+	stay   context.Context
+	leave  context.CancelFunc
+	work   context.Context
+	giveUp context.CancelFunc
+	// serving holds the messages that the backend has.
+	serving gate.Gate
+
+	mu      sync.Mutex
+	started bool
+	engine  *engine.Engine
+	stopped chan struct{} // closed when Run returns
+	down    sync.Once
+	done    chan struct{}
+}
+
+// NewAgent checks the configuration. It contacts nobody.
+func NewAgent(cfg AgentConfig) (*Agent, error) {
+	switch {
+	case !control.ValidAgentName(cfg.Name):
+		return nil, fmt.Errorf("%w: %q", ErrName, cfg.Name)
+	case cfg.Relay == "":
+		return nil, errors.New("relay: agent without a relay")
+	case cfg.Backend == nil:
+		return nil, errors.New("relay: agent without a backend")
+	}
+	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
+	orDefault(&cfg.Timeout, DefaultAgentTimeout)
+	orDefault(&cfg.DialTimeout, DefaultDialTimeout)
+	orDefault(&cfg.BackoffMin, DefaultBackoffMin)
+	orDefault(&cfg.BackoffMax, DefaultBackoffMax)
+	orDefault(&cfg.Engine.Loops, 1)
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	id := make([]byte, 16)
+	_, _ = rand.Read(id) // never fails
+	a := &Agent{
+		cfg: cfg, log: cfg.Logger.With(slog.String("agent", cfg.Name)),
+		record: disco.Record{
+			ID: id, Kind: disco.KindAgent, Revision: 1,
+			Agent: disco.AgentBody{AgentID: []byte(cfg.Name), Protocols: disco.ListOf(bridge.ProtocolA2A)},
+		},
+		stopped: make(chan struct{}), done: make(chan struct{}),
+	}
+	a.stay, a.leave = context.WithCancel(context.Background())
+	a.work, a.giveUp = context.WithCancel(context.Background())
+	protocol := a2a.Protocol((*server)(a))
+	protocol.Async = true
+	a.bridge = carriage.New(carriage.Config{
+		Protocols:   []carriage.Protocol{protocol},
+		MaxInFlight: cfg.MaxInFlight,
+		Workers:     cfg.MaxInFlight,
+		WorkQueue:   1, // whoever finds all of them busy is told so
+		// The backend's own deadline should come first, and say what happened.
+		ReplyTimeout: cfg.Timeout + backstop,
+		Logger:       a.log,
+	})
+	a.disco = discovery.New(discovery.Config{
+		Advertise: func(*engine.Association, *disco.Filter) []disco.Record { return []disco.Record{a.record} },
+		Logger:    a.log,
+	})
+	return a, nil
+}
+
+// Run serves until Shutdown is called, which makes it return nil, or ctx ends,
+// which cuts everything at once and makes it return ctx's error. It may be called
+// once. Errors that only concern one attempt to reach the relay are logged.
+func (a *Agent) Run(ctx context.Context) error {
+	a.mu.Lock()
+	if a.started {
+		a.mu.Unlock()
+		return ErrStarted
+	}
+	a.started = true
+	a.mu.Unlock()
+	defer close(a.stopped)
+
+	if a.stay.Err() != nil {
+		return ErrStopped
+	}
+	cfg := a.cfg.Engine
+	cfg.Channels = []engine.ChannelHandler{a.bridge, a.disco}
+	cfg.Protocols = a.bridge.Protocols()
+	cfg.Logger = a.log
+	e, err := engine.New(cfg)
+	if err != nil {
+		return err
+	}
+	a.mu.Lock()
+	a.engine = e
+	a.mu.Unlock()
+
+	a.attend(ctx, e)
+	if ctx.Err() != nil {
+		_ = e.Shutdown(ctx)
+		a.end(ctx)
+		return ctx.Err()
+	}
+	return nil // Shutdown sees to the rest
+}
+
+// attend keeps the agent at its relay until ctx ends or a shutdown begins.
+func (a *Agent) attend(ctx context.Context, e *engine.Engine) {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(a.stay, cancel)()
+	waits := backoff{min: a.cfg.BackoffMin, max: a.cfg.BackoffMax}
+	for {
+		link, err := a.stand(ctx, e)
+		switch {
+		case err == nil:
+			began := time.Now()
+			select {
+			case <-link.Done():
+				a.log.Warn("the relay was lost", slog.Any("reason", link.Err()))
+			case <-ctx.Done():
+				return
+			}
+			if time.Since(began) > a.cfg.BackoffMax {
+				waits.reset()
+			}
+		case ctx.Err() != nil:
+			return
+		default:
+			a.log.Warn("not at the relay", slog.String("relay", a.cfg.Relay), slog.Any("error", err))
+		}
+		timer := time.NewTimer(waits.wait())
+		select {
+		case <-timer.C:
+		case <-ctx.Done():
+			timer.Stop()
+			return
+		}
+	}
+}
+
+// stand makes one attempt to get to the relay and to be known there.
+func (a *Agent) stand(ctx context.Context, e *engine.Engine) (*engine.Association, error) {
+	ctx, cancel := context.WithTimeout(ctx, a.cfg.DialTimeout)
+	defer cancel()
+	link, err := e.Dial(ctx, a.cfg.Relay, engine.DialOptions{Peer: a.cfg.Peer})
+	if err != nil {
+		return nil, err
+	}
+	if err := a.announce(ctx, link); err != nil {
+		link.Close(0, "")
+		return nil, err
+	}
+	a.log.Info("at the relay", slog.String("relay", a.cfg.Relay), slog.String("peer", link.PeerKey().String()))
+	if a.cfg.OnReady != nil {
+		a.cfg.OnReady(Standing{Agent: a.cfg.Name, Peer: link.PeerKey(), Addr: link.RemoteAddr()})
+	}
+	return link, nil
+}
+
+// announce tells the relay of the agent and asks whether it has it (D22).
+func (a *Agent) announce(ctx context.Context, link *engine.Association) error {
+	if err := a.disco.Announce(ctx, link, a.record); err != nil {
+		return err
+	}
+	records, err := a.disco.Query(ctx, link, disco.Filter{
+		Kinds: disco.ListOf(disco.KindAgent), NamePrefix: []byte(a.cfg.Name),
+	})
+	if err != nil {
+		return err
+	}
+	for _, r := range records {
+		if string(r.ID) == string(a.record.ID) && string(r.Agent.AgentID) == a.cfg.Name {
+			return nil
+		}
+	}
+	return ErrNotTaken
+}
+
+// Shutdown ends the agent in order: new requests are refused, those under way
+// are answered, then the association is closed. When ctx ends first, what is
+// still under way is given up, and ctx's error returned. A second call waits for
+// the first.
+func (a *Agent) Shutdown(ctx context.Context) error {
+	var err error
+	a.down.Do(func() {
+		defer close(a.done)
+		err = a.shutdown(ctx)
+	})
+	<-a.done
+	return err
+}
+
+func (a *Agent) shutdown(ctx context.Context) error {
+	a.leave()
+	a.mu.Lock()
+	started := a.started
+	a.mu.Unlock()
+	if started {
+		<-a.stopped // soon: everything that Run waits for ends with stay
+	}
+	a.mu.Lock()
+	e := a.engine
+	a.mu.Unlock()
+	var err error
+	if e != nil {
+		err = e.Shutdown(ctx)
+	}
+	a.end(ctx)
+	return err
+}
+
+// end lets what is under way end until ctx does, and gives up the rest: requests
+// of associations that were lost, and all of them when ctx has ended.
+func (a *Agent) end(ctx context.Context) {
+	a.serving.Close()
+	_ = a.serving.Wait(ctx)
+	a.giveUp()
+	_ = a.serving.Wait(context.Background())
+}
+
+// AgentStats counts since NewAgent.
+type AgentStats struct {
+	InFlight int // requests and notifications under way now
+
+	Bridge    carriage.Stats
+	Discovery discovery.Stats
+}
+
+// Stats returns the counters.
+func (a *Agent) Stats() AgentStats {
+	return AgentStats{InFlight: a.serving.Inside(), Bridge: a.bridge.Stats(), Discovery: a.disco.Stats()}
+}
+
+// server is the Agent as a carriage.Handler, on the bridge's workers.
+type server Agent
+
+// ServeRequest implements carriage.Handler.
+func (s *server) ServeRequest(r *carriage.Request) {
+	if s.serving.Enter() != nil {
+		_ = r.Refuse(bridge.CodeNotDelivered, textDraining) // nobody else answers
+		return
+	}
+	defer s.serving.Leave()
+	ctx, cancel := context.WithTimeout(s.work, s.cfg.Timeout)
+	defer cancel()
+	reply, err := s.deliver(ctx, r)
+	if err != nil {
+		s.refuse(r, err)
+		return
+	}
+	defer reply.Release()
+	if reply.Error {
+		err = r.Fail(reply.Body)
+	} else {
+		err = r.Respond(reply.Body)
+	}
+	// What can't be carried has been answered with that; one that ended with its
+	// association has nobody to go to.
+	if err != nil {
+		s.log.Debug("an answer was not carried", slog.String("op", string(r.Method())), slog.Any("error", err))
+	}
+}
+
+func (s *server) deliver(ctx context.Context, r *carriage.Request) (*upstream.Reply, error) {
+	if r.Document() { // D24
+		if method := string(r.Method()); method != a2a.MethodGetCard {
+			return s.cfg.Backend.ExtendedCard(ctx, method)
+		}
+		return s.cfg.Backend.Card(ctx)
+	}
+	return s.cfg.Backend.Call(ctx, message(&r.Inbound))
+}
+
+func message(m *carriage.Inbound) *upstream.Request {
+	return &upstream.Request{Method: string(m.Method()), ID: m.ID(), Body: m.Foreign(), Effect: m.Effect()}
+}
+
+// refuse tells the caller why there is no answer.
+func (s *server) refuse(r *carriage.Request, err error) {
+	code, text := bridge.CodeNotDelivered, err.Error()
+	var told *bridge.Error
+	if errors.As(err, &told) {
+		code, text = told.Code, told.Text
+	}
+	_ = r.Refuse(code, text) // nobody else answers
+}
+
+// ServeNotify implements carriage.Handler.
+func (s *server) ServeNotify(n *carriage.Notify) {
+	if s.serving.Enter() != nil {
+		return
+	}
+	defer s.serving.Leave()
+	ctx, cancel := context.WithTimeout(s.work, s.cfg.Timeout)
+	defer cancel()
+	if err := s.cfg.Backend.Notify(ctx, message(&n.Inbound)); err != nil {
+		s.log.Warn("a notification was not delivered", slog.String("op", string(n.Method())), slog.Any("error", err))
+	}
+}

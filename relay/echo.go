@@ -1,0 +1,191 @@
+package relay
+
+import (
+	"context"
+	"crypto/rand"
+	"encoding/json"
+	"strings"
+	"sync"
+
+	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/relay/upstream"
+)
+
+// Echo returns a Backend that is a whole A2A agent of its own: it answers a
+// message with a completed task whose artifact is the text it was sent. It
+// remembers the last tasks for tasks/get, speaks the names and forms of A2A
+// v0.3.0 and of v1.0, and serves to try a relay out.
+func Echo() Backend { return &echo{tasks: make(map[string]echoTask)} }
+
+// maxEchoTasks bounds the tasks it remembers, maxEchoText the octets of a
+// remembered one; longer texts are answered and then forgotten.
+const (
+	maxEchoTasks = 1024
+	maxEchoText  = 64 << 10
+)
+
+type echo struct {
+	mu    sync.Mutex
+	tasks map[string]echoTask
+	order []string // their ids, oldest first
+}
+
+type echoTask struct {
+	id, context, text string
+}
+
+// JSON-RPC and A2A error codes.
+const (
+	codeInvalidParams     = -32602
+	codeMethodNotFound    = -32601
+	codeTaskNotFound      = -32001
+	codeTaskNotCancelable = -32002
+	codeUnsupported       = -32004
+	codeNoExtendedCard    = -32007
+)
+
+// echoCard is the public card, in the form of v0.3.0; url is a name and not an
+// address, since the relay's callers know better how they got here.
+const echoCard = `{
+  "protocolVersion": "0.3.0",
+  "name": "echo",
+  "description": "Answers with the text it was sent.",
+  "url": "http://localhost/agents/echo",
+  "preferredTransport": "JSONRPC",
+  "version": "1.0.0",
+  "capabilities": {"streaming": false, "pushNotifications": false},
+  "defaultInputModes": ["text/plain"],
+  "defaultOutputModes": ["text/plain"],
+  "skills": [{"id": "echo", "name": "Echo", "description": "Repeats your text.", "tags": ["echo", "demo"]}]
+}
+`
+
+// Call implements Backend.
+func (e *echo) Call(_ context.Context, r *upstream.Request) (*upstream.Reply, error) {
+	var m struct {
+		Params json.RawMessage `json:"params"`
+	}
+	if err := json.Unmarshal(r.Body, &m); err != nil {
+		return nil, err // not reached: the link carries JSON-RPC objects only
+	}
+	switch r.Method {
+	case a2a.MethodSend, a2a.MethodSendV1:
+		return e.send(r, m.Params)
+	case a2a.MethodGetTask, a2a.MethodGetTaskV1:
+		if t, ok := e.task(m.Params); ok {
+			return result(r, taskOf(t, a2a.IsV1(r.Method)))
+		}
+		return failure(r, codeTaskNotFound, "Task not found")
+	case a2a.MethodCancelTask, a2a.MethodCancelTaskV1:
+		if _, ok := e.task(m.Params); ok {
+			return failure(r, codeTaskNotCancelable, "Task cannot be canceled")
+		}
+		return failure(r, codeTaskNotFound, "Task not found")
+	case a2a.MethodGetExtendedCard, a2a.MethodGetExtendedCardV1:
+		return failure(r, codeNoExtendedCard, "Authenticated Extended Card is not configured")
+	}
+	if _, known := a2a.Lookup(r.Method); known {
+		return failure(r, codeUnsupported, "This operation is not supported")
+	}
+	return failure(r, codeMethodNotFound, "Method not found")
+}
+
+// Notify implements Backend; there is nothing to notify it of.
+func (e *echo) Notify(context.Context, *upstream.Request) error { return nil }
+
+// Card implements Backend.
+func (e *echo) Card(context.Context) (*upstream.Reply, error) {
+	return &upstream.Reply{Body: []byte(echoCard)}, nil
+}
+
+// ExtendedCard implements Backend.
+func (e *echo) ExtendedCard(_ context.Context, operation string) (*upstream.Reply, error) {
+	return failure(&upstream.Request{ID: []byte("null"), Method: operation}, codeNoExtendedCard, "Authenticated Extended Card is not configured")
+}
+
+func (e *echo) send(r *upstream.Request, params json.RawMessage) (*upstream.Reply, error) {
+	var p struct {
+		Message *struct {
+			ContextID string `json:"contextId"`
+			Parts     []struct {
+				Text string `json:"text"`
+			} `json:"parts"`
+		} `json:"message"`
+	}
+	if json.Unmarshal(params, &p) != nil || p.Message == nil {
+		return failure(r, codeInvalidParams, "Invalid parameters: a message is needed")
+	}
+	var text strings.Builder
+	for _, part := range p.Message.Parts {
+		text.WriteString(part.Text)
+	}
+	t := echoTask{id: rand.Text(), context: p.Message.ContextID, text: text.String()}
+	if t.context == "" {
+		t.context = rand.Text()
+	}
+	e.remember(t)
+	task := taskOf(t, a2a.IsV1(r.Method))
+	if a2a.IsV1(r.Method) {
+		return result(r, map[string]any{"task": task})
+	}
+	return result(r, task)
+}
+
+func (e *echo) remember(t echoTask) {
+	if len(t.text)+len(t.context) > maxEchoText {
+		return
+	}
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	if len(e.order) == maxEchoTasks {
+		delete(e.tasks, e.order[0])
+		e.order = append(e.order[:0], e.order[1:]...)
+	}
+	e.tasks[t.id] = t
+	e.order = append(e.order, t.id)
+}
+
+func (e *echo) task(params json.RawMessage) (echoTask, bool) {
+	var p struct {
+		ID string `json:"id"`
+	}
+	_ = json.Unmarshal(params, &p) // without an id there is no such task
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	t, ok := e.tasks[p.ID]
+	return t, ok
+}
+
+// taskOf is a completed task in the form of one version or the other.
+func taskOf(t echoTask, v1 bool) map[string]any {
+	part := map[string]any{"text": t.text}
+	task := map[string]any{"id": t.id, "contextId": t.context}
+	if v1 {
+		task["status"] = map[string]any{"state": "TASK_STATE_COMPLETED"}
+	} else {
+		part["kind"], task["kind"] = "text", "task"
+		task["status"] = map[string]any{"state": "completed"}
+	}
+	task["artifacts"] = []any{map[string]any{"artifactId": "echo", "parts": []any{part}}}
+	return task
+}
+
+func result(r *upstream.Request, value any) (*upstream.Reply, error) {
+	return answer(r, "result", value, false)
+}
+
+func failure(r *upstream.Request, code int, text string) (*upstream.Reply, error) {
+	return answer(r, "error", map[string]any{"code": code, "message": text}, true)
+}
+
+// answer writes a response around the id's own octets.
+func answer(r *upstream.Request, member string, value any, isError bool) (*upstream.Reply, error) {
+	octets, err := json.Marshal(value)
+	if err != nil {
+		return nil, err
+	}
+	b := append([]byte(`{"jsonrpc":"2.0","id":`), r.ID...)
+	b = append(b, `,"`+member+`":`...)
+	b = append(b, octets...)
+	return &upstream.Reply{Error: isError, Body: append(b, '}')}, nil
+}

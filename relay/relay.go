@@ -1,0 +1,481 @@
+package relay
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"net/http"
+	"sync"
+	"time"
+
+	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/carriage/discovery"
+	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/profiles"
+	"github.com/trestle-npamp/trestle/relay/edge"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+	"github.com/trestle-npamp/trestle/wire/disco"
+)
+
+// Defaults of Config.
+const (
+	DefaultMaxHTTPConns = 4096
+	DefaultMaxAgents    = 16384
+	DefaultMaxNames     = 64
+	DefaultReplyTimeout = 10 * time.Minute
+)
+
+// Bounds of the HTTP server that need no option.
+const (
+	headerTimeout  = 10 * time.Second
+	idleTimeout    = 2 * time.Minute
+	maxHeaderBytes = 64 << 10
+	// answerGrace is how long answers that were decided may take to be written
+	// once the deadline of a shutdown has passed.
+	answerGrace = time.Second
+	// demoWait bounds how long Start waits for the demo agent.
+	demoWait = 10 * time.Second
+)
+
+// DemoAgent is the name of the demo agent.
+const DemoAgent = "echo"
+
+// Relay is a relay with its listeners. New makes one, Start lets it serve, and
+// Shutdown must follow Start. Its other methods may be called from any goroutine.
+type Relay struct {
+	cfg     Config
+	log     *slog.Logger
+	routes  routes
+	forward forwarder
+	bridge  *carriage.Bridge
+	disco   *discovery.Discovery
+	edge    *edge.Edge
+
+	mu      sync.Mutex
+	started bool
+	stopped bool
+	engine  *engine.Engine
+	npamp   *engine.Listener
+	http    *http.Server
+	addr    net.Addr
+	demo    *Agent
+	serving sync.WaitGroup // the HTTP server and the demo agent
+	ended   chan struct{}
+	err     error // why serving failed; read after ended
+	end     sync.Once
+	down    sync.Once
+	done    chan struct{}
+}
+
+// New checks the configuration. It opens nothing yet.
+func New(cfg Config) (*Relay, error) {
+	orDefault(&cfg.MaxHTTPConns, DefaultMaxHTTPConns)
+	orDefault(&cfg.MaxAgents, DefaultMaxAgents)
+	orDefault(&cfg.MaxNames, DefaultMaxNames)
+	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
+	orDefault(&cfg.ReplyTimeout, DefaultReplyTimeout)
+	if cfg.Listen == "" {
+		cfg.Listen = DefaultListen
+	}
+	if cfg.Logger == nil {
+		cfg.Logger = slog.New(slog.DiscardHandler)
+	}
+	if cfg.Engine.Identity == nil {
+		key, err := identity.Generate(profiles.Ed25519, nil)
+		if err != nil {
+			return nil, err
+		}
+		cfg.Engine.Identity = key
+	}
+	r := &Relay{cfg: cfg, log: cfg.Logger, ended: make(chan struct{}), done: make(chan struct{})}
+	r.routes.max = cfg.MaxAgents
+
+	f := &r.forward
+	f.routes, f.policy, f.timeout = &r.routes, cfg.Policy, cfg.ReplyTimeout
+	r.bridge = carriage.New(carriage.Config{
+		Protocols:   []carriage.Protocol{a2a.Protocol(f)},
+		Authorize:   f.authorize,
+		MaxInFlight: cfg.MaxInFlight,
+		// The exchange with the agent should end first, and say why.
+		ReplyTimeout: cfg.ReplyTimeout + backstop,
+		Logger:       cfg.Logger,
+	})
+	f.bridge = r.bridge
+	r.disco = discovery.New(discovery.Config{
+		Advertise:  r.advertise,
+		Accept:     r.accept,
+		Gone:       r.routes.gone,
+		MaxRecords: cfg.MaxNames,
+		Logger:     cfg.Logger,
+	})
+
+	cfg.Edge.Forwarder, cfg.Edge.Logger = f, cfg.Logger
+	if cfg.Edge.Host == nil && cfg.Edge.Authenticate == nil {
+		cfg.Edge.Host = r.host
+	}
+	var err error
+	if r.edge, err = edge.New(cfg.Edge); err != nil {
+		return nil, err
+	}
+	if cfg.Edge.MaxBuffered <= 0 {
+		cfg.Edge.MaxBuffered = edge.DefaultMaxBuffered
+	}
+	f.replies = buf.NewBudget(cfg.Edge.MaxBuffered)
+	return r, nil
+}
+
+func orDefault[T int | int64 | time.Duration](v *T, def T) {
+	if *v <= 0 {
+		*v = def
+	}
+}
+
+// host lets only requests in that name this machine, as long as the edge is on
+// one of its loopback addresses.
+func (r *Relay) host(host string) bool {
+	r.mu.Lock()
+	addr := r.addr
+	r.mu.Unlock()
+	return addr == nil || !isLoopback(addr) || edge.LoopbackHost(host)
+}
+
+func isLoopback(a net.Addr) bool {
+	t, ok := a.(*net.TCPAddr)
+	return ok && t.IP.IsLoopback()
+}
+
+// Start opens the listeners and serves. When it returns without an error, agents
+// and callers are served on both, and the demo agent, if there is one, is
+// reachable. ctx bounds the start alone. After an error nothing is left open.
+func (r *Relay) Start(ctx context.Context) error {
+	r.mu.Lock()
+	switch {
+	case r.stopped:
+		r.mu.Unlock()
+		return ErrStopped
+	case r.started:
+		r.mu.Unlock()
+		return ErrStarted
+	}
+	r.started = true
+	r.mu.Unlock()
+	if err := r.start(ctx); err != nil {
+		ended, cancel := context.WithCancel(context.WithoutCancel(ctx))
+		cancel()
+		_ = r.Shutdown(ended)
+		return err
+	}
+	return nil
+}
+
+func (r *Relay) start(ctx context.Context) error {
+	cfg := r.cfg.Engine
+	cfg.Channels = []engine.ChannelHandler{r.bridge, r.disco}
+	cfg.Protocols = r.bridge.Protocols()
+	cfg.Logger = r.log
+	var demoKey *identity.Key
+	if r.cfg.Demo {
+		var err error
+		if demoKey, err = identity.Generate(profiles.Ed25519, nil); err != nil {
+			return err
+		}
+		cfg.Peers = allowAlso(cfg.Peers, demoKey.Public())
+	}
+	e, err := engine.New(cfg)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.engine = e
+	r.mu.Unlock()
+	l, err := e.Listen(ctx, r.cfg.Listen)
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.npamp = l
+	r.mu.Unlock()
+	if r.cfg.HTTP != "" {
+		if err := r.startHTTP(ctx); err != nil {
+			return err
+		}
+	}
+	if r.cfg.Demo {
+		return r.startDemo(ctx, demoKey)
+	}
+	return nil
+}
+
+// allowAlso is peers that accepts one more key; without a rule everybody from
+// this machine is accepted anyway.
+func allowAlso(peers identity.Verifier, key identity.PublicKey) identity.Verifier {
+	if peers == nil {
+		return nil
+	}
+	return func(k identity.PublicKey) error {
+		if k.Equal(key) {
+			return nil
+		}
+		return peers(k)
+	}
+}
+
+func (r *Relay) startHTTP(ctx context.Context) error {
+	var lc net.ListenConfig
+	l, err := lc.Listen(ctx, "tcp", r.cfg.HTTP)
+	if err != nil {
+		return err
+	}
+	switch {
+	case isLoopback(l.Addr()), r.cfg.Edge.Authenticate != nil:
+	case r.cfg.AllowOpenHTTP:
+		r.log.Warn("the HTTP edge is open to the network without authentication", slog.Any("http", l.Addr()))
+	default:
+		_ = l.Close()
+		return fmt.Errorf("%w: %v", ErrOpenHTTP, l.Addr())
+	}
+	server := &http.Server{
+		Handler:           r.edge,
+		ReadHeaderTimeout: headerTimeout,
+		IdleTimeout:       idleTimeout,
+		MaxHeaderBytes:    maxHeaderBytes,
+		ErrorLog:          slog.NewLogLogger(r.log.Handler(), slog.LevelDebug),
+	}
+	r.mu.Lock()
+	r.http, r.addr = server, l.Addr()
+	r.mu.Unlock()
+	r.serving.Go(func() {
+		if err := server.Serve(limitConns(l, r.cfg.MaxHTTPConns)); !errors.Is(err, http.ErrServerClosed) {
+			r.fail(fmt.Errorf("relay: HTTP: %w", err))
+		}
+	})
+	return nil
+}
+
+// startDemo starts the demo agent and waits until callers can reach it.
+func (r *Relay) startDemo(ctx context.Context, key *identity.Key) error {
+	addr, err := r.loopback(ctx)
+	if err != nil {
+		return err
+	}
+	ready := make(chan struct{})
+	var once sync.Once
+	agent, err := NewAgent(AgentConfig{
+		Name:    DemoAgent,
+		Relay:   addr,
+		Peer:    identity.Pin(r.Key()),
+		Engine:  engine.Config{Identity: key},
+		Backend: Echo(),
+		OnReady: func(Standing) { once.Do(func() { close(ready) }) },
+		Logger:  r.log,
+	})
+	if err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.demo = agent
+	r.mu.Unlock()
+	r.serving.Go(func() {
+		if err := agent.Run(context.WithoutCancel(ctx)); err != nil && !errors.Is(err, ErrStopped) {
+			r.fail(fmt.Errorf("relay: demo agent: %w", err))
+		}
+	})
+	wait, cancel := context.WithTimeout(ctx, demoWait)
+	defer cancel()
+	select {
+	case <-ready:
+		return nil
+	case <-r.ended:
+		return cmp.Or(r.err, ErrStopped)
+	case <-wait.Done():
+		return fmt.Errorf("relay: demo agent: %w", wait.Err())
+	}
+}
+
+// loopback is an address at which this machine reaches the relay without leaving
+// it, so that the demo agent needs no raw TCP beyond loopback.
+func (r *Relay) loopback(ctx context.Context) (string, error) {
+	addr, ok := r.npamp.Addr().(*net.TCPAddr)
+	switch {
+	case ok && addr.IP.IsLoopback():
+		return addr.String(), nil
+	case ok && addr.IP.IsUnspecified():
+		host := "127.0.0.1"
+		if addr.IP.To4() == nil {
+			host = "::1"
+		}
+		return net.JoinHostPort(host, fmt.Sprint(addr.Port)), nil
+	}
+	l, err := r.engine.Listen(ctx, "127.0.0.1:0")
+	if err != nil {
+		return "", err
+	}
+	return l.Addr().String(), nil
+}
+
+func (r *Relay) fail(err error) {
+	r.end.Do(func() {
+		r.err = err
+		close(r.ended)
+	})
+}
+
+// Wait returns when Shutdown was called or serving has failed, with the reason in
+// the latter case; Shutdown must follow even then.
+func (r *Relay) Wait() error {
+	<-r.ended
+	return r.err
+}
+
+// Addr is the N-PAMP address with its real port; nil before Start.
+func (r *Relay) Addr() net.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	if r.npamp == nil {
+		return nil
+	}
+	return r.npamp.Addr()
+}
+
+// HTTPAddr is the HTTP address with its real port; nil before Start and without
+// an HTTP edge.
+func (r *Relay) HTTPAddr() net.Addr {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.addr
+}
+
+// Key is the relay's public key.
+func (r *Relay) Key() identity.PublicKey { return r.cfg.Engine.Identity.Public() }
+
+// Handler is the HTTP edge, to be mounted at the root of a server of one's own.
+func (r *Relay) Handler() http.Handler { return r.edge }
+
+// Agents returns the names of the agents that are here, in no order.
+func (r *Relay) Agents() []string {
+	var names []string
+	r.routes.each(func(t *route) bool {
+		names = append(names, t.name)
+		return true
+	})
+	return names
+}
+
+// Stats counts since New.
+type Stats struct {
+	Agents        int    // agents here now
+	Requests      uint64 // requests forwarded
+	Notifications uint64 // notifications forwarded
+	Undelivered   uint64 // both, that did not reach an agent or brought no answer
+
+	Engine    engine.Stats
+	Bridge    carriage.Stats
+	Discovery discovery.Stats
+	Edge      edge.Stats
+}
+
+// Stats returns the counters.
+func (r *Relay) Stats() Stats {
+	s := Stats{
+		Agents:        r.routes.len(),
+		Requests:      r.forward.requests.Load(),
+		Notifications: r.forward.notifications.Load(),
+		Undelivered:   r.forward.undelivered.Load(),
+		Bridge:        r.bridge.Stats(),
+		Discovery:     r.disco.Stats(),
+		Edge:          r.edge.Stats(),
+	}
+	r.mu.Lock()
+	e := r.engine
+	r.mu.Unlock()
+	if e != nil {
+		s.Engine = e.Stats()
+	}
+	return s
+}
+
+// Shutdown ends the relay in order. From its first moment /healthz says 503 and
+// new requests are refused, while those under way go on and are answered; then
+// the associations are closed and the listeners. When ctx ends first, what is
+// still under way is cut, its callers are told so, and ctx's error is returned.
+// A second call waits for the first.
+func (r *Relay) Shutdown(ctx context.Context) error {
+	var err error
+	r.down.Do(func() {
+		defer close(r.done)
+		err = r.shutdown(ctx)
+	})
+	<-r.done
+	return err
+}
+
+func (r *Relay) shutdown(ctx context.Context) error {
+	r.forward.drain.Store(true)
+	r.edge.Drain()
+	r.fail(nil)
+	r.mu.Lock()
+	r.stopped = true
+	e, server, demo := r.engine, r.http, r.demo
+	r.mu.Unlock()
+
+	// With an ended ctx the rest cuts what is left, and its callers are told.
+	err := r.edge.Wait(ctx)
+	if demo != nil {
+		err = errors.Join(err, demo.Shutdown(ctx))
+	}
+	if e != nil {
+		err = errors.Join(err, e.Shutdown(ctx))
+	}
+	if server != nil {
+		grace, cancel := context.WithTimeout(context.WithoutCancel(ctx), answerGrace)
+		defer cancel()
+		if server.Shutdown(grace) != nil {
+			err = errors.Join(err, server.Close())
+		}
+	}
+	r.serving.Wait()
+	return err
+}
+
+// accept decides on a record that a's peer announced.
+func (r *Relay) accept(a *engine.Association, rec, prev *disco.Record) error {
+	if rec.Kind != disco.KindAgent {
+		return nil
+	}
+	if r.forward.drain.Load() {
+		return ErrStopped
+	}
+	if err := r.routes.claim(a, rec, prev); err != nil {
+		return err
+	}
+	r.log.Info("agent connected", slog.String("agent", string(rec.Agent.AgentID)), slog.String("peer", a.PeerKey().String()), slog.Any("from", a.RemoteAddr()))
+	return nil
+}
+
+// advertise is what a's peer is told: the protocol carried, its own agents as it
+// announced them, which is how it sees that they stand (D22), and others under
+// records of the relay's own.
+func (r *Relay) advertise(a *engine.Association, _ *disco.Filter) []disco.Record {
+	records := []disco.Record{{
+		ID: []byte("a2a"), Kind: disco.KindProtocol, Revision: 1,
+		Protocol: disco.ProtocolBody{ProtocolID: uint8(bridge.ProtocolA2A), Class: disco.ClassJSONRPC},
+	}}
+	for _, own := range r.disco.Records(a) {
+		if t := r.routes.find(string(own.Agent.AgentID)); own.Kind == disco.KindAgent && t != nil && t.assoc == a {
+			records = append(records, own)
+		}
+	}
+	r.routes.each(func(t *route) bool {
+		if t.assoc != a && (r.cfg.Visible == nil || r.cfg.Visible(a.PeerKey(), t.name)) {
+			records = append(records, t.advertised())
+		}
+		return true
+	})
+	return records
+}

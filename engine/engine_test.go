@@ -4,8 +4,10 @@ import (
 	"bytes"
 	"context"
 	"errors"
+	"io"
 	"net"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -24,8 +26,9 @@ const echoType wire.FrameType = 0x0120
 // echo serves Memory: it sends back what comes, and hands it to got if that is
 // set.
 type echo struct {
-	reply bool
-	got   func(a *engine.Association, p []byte)
+	reply  bool
+	closed func(error)
+	got    func(a *engine.Association, p []byte)
 }
 
 func (e *echo) Channel() wire.Channel                           { return wire.ChannelMemory }
@@ -55,7 +58,18 @@ func (c *echoConn) HandleHello(*control.Hello) {}
 func (c *echoConn) HandleRoom()                {}
 func (c *echoConn) HandleDrain()               {}
 func (c *echoConn) Busy() int                  { return 0 }
-func (c *echoConn) HandleClose(error)          {}
+func (c *echoConn) HandleClose(err error) {
+	if c.e.closed != nil {
+		c.e.closed(err)
+	}
+}
+
+// overBoth runs a test over TLS and over raw TCP.
+func overBoth(t *testing.T, f func(*testing.T, engine.Transport)) {
+	for _, tr := range []engine.Transport{engine.TransportTLS, engine.TransportTCP} {
+		t.Run(tr.String(), func(t *testing.T) { f(t, tr) })
+	}
+}
 
 func newEngine(t *testing.T, cfg engine.Config) *engine.Engine {
 	t.Helper()
@@ -82,13 +96,16 @@ func listen(t *testing.T, e *engine.Engine) string {
 	return l.Addr().String()
 }
 
-func TestEchoOverLoopback(t *testing.T) {
-	srv := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{reply: true}}})
+func TestEchoOverLoopback(t *testing.T) { overBoth(t, testEchoOverLoopback) }
+
+func testEchoOverLoopback(t *testing.T, tr engine.Transport) {
+	srv := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{reply: true}}})
 	addr := listen(t, srv)
 
 	got := make(chan []byte, 1)
 	cli := newEngine(t, engine.Config{
-		Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) { got <- bytes.Clone(p) }}},
+		Transport: tr,
+		Channels:  []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) { got <- bytes.Clone(p) }}},
 	})
 	a, err := cli.Dial(t.Context(), addr, engine.DialOptions{Peer: identity.Pin(srv.Identity())})
 	if err != nil {
@@ -147,8 +164,10 @@ func TestRawTCPRefusedBeyondLoopback(t *testing.T) {
 
 // A peer that says nothing is cut off at the handshake deadline, and its
 // goroutine ends.
-func TestHandshakeDeadline(t *testing.T) {
-	e := newEngine(t, engine.Config{Limits: engine.Limits{HandshakeTimeout: 50 * time.Millisecond}})
+func TestHandshakeDeadline(t *testing.T) { overBoth(t, testHandshakeDeadline) }
+
+func testHandshakeDeadline(t *testing.T, tr engine.Transport) {
+	e := newEngine(t, engine.Config{Transport: tr, Limits: engine.Limits{HandshakeTimeout: 50 * time.Millisecond}})
 	nc, err := net.Dial("tcp", listen(t, e))
 	if err != nil {
 		t.Fatal(err)
@@ -164,8 +183,10 @@ func TestHandshakeDeadline(t *testing.T) {
 }
 
 // When all places for handshakes are taken, the least advanced makes room.
-func TestHandshakeEviction(t *testing.T) {
-	srv := newEngine(t, engine.Config{Limits: engine.Limits{PendingHandshakes: 4}})
+func TestHandshakeEviction(t *testing.T) { overBoth(t, testHandshakeEviction) }
+
+func testHandshakeEviction(t *testing.T, tr engine.Transport) {
+	srv := newEngine(t, engine.Config{Transport: tr, Limits: engine.Limits{PendingHandshakes: 4}})
 	addr := listen(t, srv)
 	for range 8 {
 		nc, err := net.Dial("tcp", addr)
@@ -174,7 +195,7 @@ func TestHandshakeEviction(t *testing.T) {
 		}
 		defer nc.Close()
 	}
-	cli := newEngine(t, engine.Config{})
+	cli := newEngine(t, engine.Config{Transport: tr})
 	if _, err := cli.Dial(t.Context(), addr, engine.DialOptions{}); err != nil {
 		t.Fatalf("honest peer behind stalled ones: %v", err)
 	}
@@ -184,13 +205,15 @@ func TestHandshakeEviction(t *testing.T) {
 }
 
 // Concurrent senders: every frame arrives once, and those of one sender in order.
-func TestSendFromManyGoroutines(t *testing.T) {
+func TestSendFromManyGoroutines(t *testing.T) { overBoth(t, testSendFromManyGoroutines) }
+
+func testSendFromManyGoroutines(t *testing.T, tr engine.Transport) {
 	const senders, each = 8, 500
 	var mu sync.Mutex
 	last := map[byte]int{}
 	done := make(chan struct{})
 	n := 0
-	srv := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) {
+	srv := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) {
 		mu.Lock()
 		defer mu.Unlock()
 		if i := int(p[1])<<8 | int(p[2]); i != last[p[0]] {
@@ -202,7 +225,7 @@ func TestSendFromManyGoroutines(t *testing.T) {
 			close(done)
 		}
 	}}}})
-	cli := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{}}})
+	cli := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{}}})
 	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -226,12 +249,14 @@ func TestSendFromManyGoroutines(t *testing.T) {
 }
 
 // Shutdown says CLOSE with the reason, and leaves nothing behind.
-func TestShutdownTellsPeers(t *testing.T) {
-	srv, err := engine.New(engine.Config{})
+func TestShutdownTellsPeers(t *testing.T) { overBoth(t, testShutdownTellsPeers) }
+
+func testShutdownTellsPeers(t *testing.T, tr engine.Transport) {
+	srv, err := engine.New(engine.Config{Transport: tr})
 	if err != nil {
 		t.Fatal(err)
 	}
-	cli := newEngine(t, engine.Config{})
+	cli := newEngine(t, engine.Config{Transport: tr})
 	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
 	if err != nil {
 		t.Fatal(err)
@@ -252,16 +277,20 @@ func TestShutdownTellsPeers(t *testing.T) {
 
 // A peer that reads late gets everything, through sockets that fill up in
 // between: the queue waits for the write notification.
-func TestSlowReaderGetsEverything(t *testing.T) {
+func TestSlowReaderGetsEverything(t *testing.T) { overBoth(t, testSlowReaderGetsEverything) }
+
+func testSlowReaderGetsEverything(t *testing.T, tr engine.Transport) {
 	const frames, size = 300, 64 << 10
 	srv := newEngine(t, engine.Config{
-		Channels: []engine.ChannelHandler{&echo{reply: true}},
-		Limits:   engine.Limits{Outbound: 2 * frames * size}, // the echo drops what is refused
+		Transport: tr,
+		Channels:  []engine.ChannelHandler{&echo{reply: true}},
+		Limits:    engine.Limits{Outbound: 2 * frames * size}, // the echo drops what is refused
 	})
 	gate := make(chan struct{})
 	var once sync.Once
 	got := make(chan int, frames)
 	cli := newEngine(t, engine.Config{
+		Transport: tr,
 		Channels: []engine.ChannelHandler{&echo{got: func(_ *engine.Association, p []byte) {
 			// The client's loop stands still until the server's side is full.
 			once.Do(func() { <-gate })
@@ -300,10 +329,12 @@ func TestSlowReaderGetsEverything(t *testing.T) {
 }
 
 // A process of thousands of short associations leaves nothing behind.
-func TestManyAssociationsComeAndGo(t *testing.T) {
-	srv := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{reply: true}}})
+func TestManyAssociationsComeAndGo(t *testing.T) { overBoth(t, testManyAssociationsComeAndGo) }
+
+func testManyAssociationsComeAndGo(t *testing.T, tr engine.Transport) {
+	srv := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{reply: true}}})
 	addr := listen(t, srv)
-	cli := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{}}})
+	cli := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{}}})
 	for i := range 60 {
 		a, err := cli.Dial(t.Context(), addr, engine.DialOptions{})
 		if err != nil {
@@ -316,4 +347,122 @@ func TestManyAssociationsComeAndGo(t *testing.T) {
 		s, c := srv.Stats(), cli.Stats()
 		return s.Associations == 0 && c.Associations == 0 && s.Held == 0 && c.Held == 0
 	}, func() any { return []engine.Stats{srv.Stats(), cli.Stats()} })
+}
+
+// proxy carries one connection and lets edit see what the client sends.
+func proxy(t *testing.T, to string, edit func(n int, b []byte) (out []byte, more bool)) string {
+	t.Helper()
+	ln, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var wg sync.WaitGroup
+	t.Cleanup(func() { ln.Close(); wg.Wait() })
+	wg.Add(1)
+	go func() {
+		defer wg.Done()
+		c, err := ln.Accept()
+		if err != nil {
+			return
+		}
+		defer c.Close()
+		s, err := net.Dial("tcp", to)
+		if err != nil {
+			t.Error(err)
+			return
+		}
+		defer s.Close()
+		wg.Add(1)
+		go func() {
+			defer wg.Done()
+			_, _ = io.Copy(c, s)
+			c.Close()
+		}()
+		b := make([]byte, 64<<10)
+		for total := 0; ; {
+			n, err := c.Read(b)
+			if err != nil {
+				return
+			}
+			out, more := edit(total, b[:n])
+			total += n
+			if _, err := s.Write(out); err != nil || !more {
+				return
+			}
+		}
+	}()
+	return ln.Addr().String()
+}
+
+// A link that is cut in the middle of a record is a truncation on both sides,
+// and one that is tampered with ends with an error: never a clean end, and the
+// server lives on.
+func TestCutAndTamperedLinks(t *testing.T) { overBoth(t, cutAndTampered) }
+
+func cutAndTampered(t *testing.T, tr engine.Transport) {
+	ended := make(chan error, 4)
+	srv := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{reply: true, closed: func(err error) { ended <- err }}}})
+	addr := listen(t, srv)
+	var on atomic.Bool
+	for name, edit := range map[string]func(int, []byte) ([]byte, bool){
+		"cut": func(_ int, b []byte) ([]byte, bool) {
+			if on.Load() {
+				return b[:len(b)/2], false
+			}
+			return b, true
+		},
+		"tampered": func(_ int, b []byte) ([]byte, bool) {
+			if on.Load() {
+				b[len(b)-1] ^= 1
+			}
+			return b, true
+		},
+		"garbage": func(_ int, b []byte) ([]byte, bool) {
+			if on.Load() {
+				return append([]byte{22, 3, 1, 0, 4, 0, 0, 0, 0}, b...), true
+			}
+			return b, true
+		},
+	} {
+		on.Store(false)
+		cli := newEngine(t, engine.Config{Transport: tr, Channels: []engine.ChannelHandler{&echo{}}})
+		a, err := cli.Dial(t.Context(), proxy(t, addr, edit), engine.DialOptions{Peer: identity.Pin(srv.Identity())})
+		if err != nil {
+			t.Fatal(name, err)
+		}
+		waitHello(t, a)
+		on.Store(true)
+		if err := a.Send(t.Context(), wire.ChannelMemory, echoType, make([]byte, 1000)); err != nil {
+			t.Fatal(name, err)
+		}
+		var ce *engine.CloseError
+		select {
+		case err := <-ended:
+			if !errors.As(err, &ce) || ce.Cause == nil {
+				t.Errorf("%s: the server's side ended with %v, want a cause", name, err)
+			}
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the server's side lives on", name)
+		}
+		select {
+		case <-a.Done():
+		case <-time.After(10 * time.Second):
+			t.Fatalf("%s: the client's side lives on", name)
+		}
+	}
+	cli := newEngine(t, engine.Config{Transport: tr})
+	if _, err := cli.Dial(t.Context(), addr, engine.DialOptions{}); err != nil {
+		t.Errorf("after all that: %v", err)
+	}
+}
+
+// Transports do not mix: each side gets an error, not a hang.
+func TestTransportsDoNotMix(t *testing.T) {
+	for _, tr := range []engine.Transport{engine.TransportTLS, engine.TransportTCP} {
+		srv := newEngine(t, engine.Config{Transport: tr, Limits: engine.Limits{HandshakeTimeout: 300 * time.Millisecond}})
+		cli := newEngine(t, engine.Config{Transport: engine.TransportTLS + engine.TransportTCP - tr, Limits: engine.Limits{HandshakeTimeout: 300 * time.Millisecond}})
+		if _, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{}); err == nil {
+			t.Errorf("a server on %v took the other transport", tr)
+		}
+	}
 }

@@ -354,7 +354,7 @@ func (m *Machine) sendAuth() (thCV schedule.Point, err error) {
 		return thCV, err
 	}
 	thID := absorb()
-	signature, err := m.cfg.Identity.Sign(signingInput(dir, &thID))
+	signature, err := m.cfg.Identity.Sign(signingInput(dir, thID.Bytes()))
 	if err != nil {
 		return thCV, fmt.Errorf("handshake: signing: %w", err)
 	}
@@ -405,7 +405,7 @@ func (m *Machine) receiveAuth(f wire.Frame) (peer identity.PublicKey, thCV sched
 	m.transcript.AddFrameType(authType(dir))
 	m.transcript.AddTLVs(auth.RawIdentityKey())
 	thID := m.transcript.Sum()
-	if !peer.Verify(signingInput(dir, &thID), auth.Signature) {
+	if !peer.Verify(signingInput(dir, thID.Bytes()), auth.Signature) {
 		return peer, thCV, ErrCertVerify
 	}
 	m.transcript.AddTLVs(auth.RawCertVerify())
@@ -446,17 +446,17 @@ func (m *Machine) complete(peer identity.PublicKey, thCCV *schedule.Point) {
 
 // signingInput is what CertVerify signs (binding 6.1): 64 spaces, the signer's
 // context, a zero, the transcript through the signer's IdentityKey.
-func signingInput(signer wire.Direction, th *schedule.Point) []byte {
+func signingInput(signer wire.Direction, th []byte) []byte {
 	context := "N-PAMP/2, server CertificateVerify"
 	if signer == wire.ClientToServer {
 		context = "N-PAMP/2, client CertificateVerify"
 	}
 	const spaces = 64
-	in := make([]byte, 0, spaces+len(context)+1+len(th.Bytes()))
+	in := make([]byte, 0, spaces+len(context)+1+len(th))
 	for range spaces {
 		in = append(in, ' ')
 	}
 	in = append(in, context...)
 	in = append(in, 0)
-	return append(in, th.Bytes()...)
+	return append(in, th...)
 }

@@ -29,6 +29,19 @@ const (
 	highs = 0x8080808080808080
 )
 
+// stops marks, in the top bits of its octets, which octets of w end a plain run
+// of a string: a quote, a backslash, a control character. Octets above the first
+// one truly meant may be marked too, so only the lowest mark counts; the other
+// bits mean nothing.
+//
+// The quote, 0x22, with bit 1 inverted is 0x20, next to the control characters,
+// which inverting that bit only permutes: so one comparison finds both.
+func stops(w uint64) uint64 {
+	q := w ^ 0x02*ones
+	s := w ^ '\\'*ones
+	return (q-0x21*ones)&^q | (s-ones)&^s
+}
+
 // scanString checks the string token that starts at b[i] and returns the index
 // after its closing quote and whether an escape is in it.
 func scanString(b []byte, i int) (end int, escaped bool, err error) {
@@ -42,16 +55,17 @@ func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	start := i
 	var high uint64 // gathers the top bits of the string's octets
 	for {
-		// Eight octets at a time as long as none of them ends a plain run. Each
-		// of the three tests may also mark octets above the first one it truly
-		// means, so the lowest mark of all is right.
+		for len(b)-i >= 16 {
+			v, w := binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint64(b[i+8:])
+			if (stops(v)|stops(w))&highs != 0 {
+				break
+			}
+			high |= v | w
+			i += 16
+		}
 		for len(b)-i >= 8 {
 			w := binary.LittleEndian.Uint64(b[i:])
-			quote := w ^ ('"' * ones)
-			slash := w ^ ('\\' * ones)
-			stop := ((quote - ones) &^ quote) | ((slash - ones) &^ slash) | ((w - 0x20*ones) &^ w)
-			stop &= highs
-			if stop != 0 {
+			if stop := stops(w) & highs; stop != 0 {
 				n := bits.TrailingZeros64(stop) &^ 7
 				high |= w & (1<<n - 1)
 				i += n >> 3

@@ -1,0 +1,5 @@
+//go:build !race
+
+package carriage_test
+
+const raceEnabled = false

@@ -36,12 +36,17 @@ func FuzzMachine(f *testing.F) {
 		r := start(t, client, server, next)
 		b := append(wire.AppendHeader(nil, wire.Flags(flags), wire.FrameType(typ), wire.Channel(ch), wire.Seq(seq), len(payload)), payload...)
 		for _, m := range []*Machine{r.c, r.s} {
-			genuine := next < messageCount && m == r.receiver(next) && bytes.Equal(b, r.message[next])
+			// With the same randomness each time, a side may get its genuine
+			// message before the other one is ready for it to be sent.
+			genuine := false
+			for i, msg := range whole.message {
+				genuine = genuine || m == r.receiver(i) && steps[m.state].typ == wire.TypeClientHello+wire.FrameType(i) && bytes.Equal(b, msg)
+			}
 			was := m.state
 			err := m.HandleFrame(frame(t, b))
 			switch {
 			case err != nil && genuine:
-				t.Fatalf("the genuine %s: %v", messageNames[next], err)
+				t.Fatalf("the genuine message: %v", err)
 			case err != nil:
 				dead(t, m)
 			case m.Done() && !genuine:

@@ -22,6 +22,7 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/control"
@@ -222,6 +223,13 @@ func (a *Association) Role() Role { return a.o.Conn.Role }
 
 // PeerKey is the peer's verified identity.
 func (a *Association) PeerKey() identity.PublicKey { return a.o.PeerKey }
+
+// Profile is the negotiated profile. Any goroutine.
+func (a *Association) Profile() *profiles.Profile { return a.o.Conn.Profile }
+
+// Suite is the negotiated AEAD suite; a profile that diversifies uses the other
+// one too. Any goroutine.
+func (a *Association) Suite() profiles.Suite { return a.o.Conn.Suite }
 
 // LocalAddr is our end of the transport; nil in a simulated one.
 func (a *Association) LocalAddr() net.Addr { return a.o.LocalAddr }

@@ -69,7 +69,7 @@ func TestEchoWithItself(t *testing.T) {
 					{"--message", "one frame"},
 					{"--size=0"},
 					{"--size=1000", "--count=50", "--window=8", "--update-key=3", "-v"},
-					{"--size=900000", "--count=3"},
+					{"--size=300000", "--count=3"},
 					{"--size=900000", "--hello"},
 					{"--type=0x7fff", "--pause=1ms", "--count=2"},
 				} {

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
@@ -32,7 +33,7 @@ type Options struct {
 	// on the loop that brought the reply, or "blocking", a goroutine for each
 	// request in flight.
 	Client string `json:"client"`
-	// Transport: "tcp".
+	// Transport under the associations: "tls" or "tcp".
 	Transport string `json:"transport"`
 	// Event loops of each side; 0 is one a processor.
 	ServerLoops int `json:"server_loops"`
@@ -43,7 +44,7 @@ type Options struct {
 var (
 	Classes    = []string{"opaque", "jsonrpc"}
 	Clients    = []string{"callback", "blocking"}
-	Transports = []string{"tcp"}
+	Transports = []string{engine.TransportTLS.String(), engine.TransportTCP.String()}
 )
 
 // Defaults returns the options as they are unless asked otherwise.
@@ -51,7 +52,7 @@ func Defaults() Options {
 	return Options{
 		Conns: 64, InFlight: 16, Size: 512,
 		Duration: 10 * time.Second, Warmup: 2 * time.Second,
-		Class: "opaque", Client: "callback", Transport: "tcp",
+		Class: "opaque", Client: "callback", Transport: engine.TransportTLS.String(),
 	}
 }
 
@@ -93,6 +94,13 @@ func (o *Options) Validate() error {
 		return fmt.Errorf("%w: a message of class jsonrpc has at least %d octets", ErrOptions, shortest)
 	}
 	return nil
+}
+
+func (o *Options) transport() engine.Transport {
+	if o.Transport == engine.TransportTCP.String() {
+		return engine.TransportTCP
+	}
+	return engine.TransportTLS
 }
 
 // opaque is the protocol id of the opaque class's messages.

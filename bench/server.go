@@ -55,6 +55,7 @@ func Serve(ctx context.Context, o Options, log *slog.Logger, in io.Reader, out i
 	e, err := engine.New(engine.Config{
 		Channels:  []engine.ChannelHandler{b},
 		Protocols: b.Protocols(),
+		Transport: o.transport(),
 		Loops:     o.ServerLoops,
 		Limits:    engine.Limits{Associations: maxConns + 1},
 		Logger:    log,

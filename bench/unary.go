@@ -161,6 +161,7 @@ func Unary(ctx context.Context, o Options, log *slog.Logger, hello Hello, server
 	e, err := engine.New(engine.Config{
 		Channels:  []engine.ChannelHandler{l.bridge},
 		Protocols: l.bridge.Protocols(),
+		Transport: o.transport(),
 		Loops:     o.ClientLoops,
 		Logger:    log,
 	})

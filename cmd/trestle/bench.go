@@ -4,9 +4,7 @@ import (
 	"context"
 	"errors"
 	"os"
-	"os/signal"
 	"strconv"
-	"syscall"
 
 	"github.com/urfave/cli/v3"
 
@@ -32,7 +30,7 @@ func benchFlags() []cli.Flag {
 		&cli.IntFlag{Name: "inflight", Value: d.InFlight, Usage: "keep `N` requests in flight on each of them"},
 		&cli.IntFlag{Name: "size", Value: d.Size, Usage: "requests and replies of `N` octets each"},
 		&cli.StringFlag{Name: "class", Value: d.Class, Usage: "what is carried, `CLASS` opaque or jsonrpc (A2A's message/send)"},
-		&cli.StringFlag{Name: "transport", Value: d.Transport, Usage: "`TRANSPORT` under the associations: tcp"},
+		&cli.StringFlag{Name: "transport", Value: d.Transport, Usage: "`TRANSPORT` under the associations: tls or tcp"},
 		&cli.IntFlag{Name: "server-loops", Usage: "`N` event loops in the server; 0 is one a processor"},
 	}
 }
@@ -56,6 +54,7 @@ allocations are its own. Progress goes to standard error, the result to standard
 a table and, with --json, as JSON to a file ("-" is standard output instead of the table).
 
    trestle bench unary
+   trestle bench unary --transport tcp                          # without the outer TLS
    trestle bench unary --conns 1 --inflight 1 --duration 3s     # the latency of a lone request
    trestle bench unary --class jsonrpc --size 4096 --json result.json
 
@@ -74,7 +73,7 @@ Compare only numbers of one machine and one sitting.`,
 			if err := o.Validate(); err != nil {
 				return &exitError{exitUsage, err}
 			}
-			ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(ctx)
 			defer stop()
 			return benchUnary(ctx, cmd, o)
 		},

@@ -6,9 +6,6 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
-	"os"
-	"os/signal"
-	"syscall"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -32,7 +29,7 @@ sent it: no octet more or less. A notification has no reply.
 
    echo '{"jsonrpc":"2.0","id":1,"method":"tasks/get","params":{"id":"t1"}}' |
      trestle call --to 127.0.0.1:7447 --agent echo
-   trestle call --to relay.example:7447 --pin "$KEY" --allow-raw-remote --agent mine <request.json
+   trestle call --to relay.example:7447 --pin "$KEY" --agent mine <request.json
    trestle call --to 127.0.0.1:7447 --agent echo --method agent/getCard </dev/null
 
 The last one asks for the agent's card, which has no JSON-RPC request of its own: with
@@ -67,7 +64,7 @@ Exit codes:
 			if err := c.take(message); err != nil {
 				return &exitError{exitUsage, err}
 			}
-			ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+			ctx, stop := untilSignal(ctx)
 			defer stop()
 			return c.run(ctx, cmd.Root().Writer)
 		},
@@ -78,8 +75,7 @@ Exit codes:
 type caller struct {
 	to, agent string
 	peer      identity.Verifier
-	rawRemote bool
-	identity  identity.PrivateKey
+	engine    engine.Config
 	timeout   time.Duration
 	log       *slog.Logger
 
@@ -88,7 +84,7 @@ type caller struct {
 }
 
 func newCaller(cmd *cli.Command) (*caller, error) {
-	c := &caller{rawRemote: cmd.Bool("allow-raw-remote"), timeout: cmd.Duration("timeout")}
+	c := &caller{timeout: cmd.Duration("timeout")}
 	c.call = carriage.Call{Protocol: bridge.ProtocolA2A, Method: cmd.String("method")}
 	var err error
 	if c.to, err = address(cmd, "to"); err != nil {
@@ -114,10 +110,13 @@ func newCaller(cmd *cli.Command) (*caller, error) {
 		}
 		c.call.Label = &bridge.Label{Effect: effect}
 	}
+	if err := transport(cmd, &c.engine); err != nil {
+		return nil, err
+	}
 	if c.timeout < 0 {
 		return nil, usagef("--timeout: %v is negative", c.timeout)
 	}
-	c.identity, err = loadIdentity(cmd)
+	c.engine.Identity, err = loadIdentity(cmd)
 	return c, err
 }
 
@@ -161,15 +160,11 @@ func (c *caller) run(ctx context.Context, stdout io.Writer) error {
 		defer cancel()
 	}
 	b := carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(nil)}, Logger: c.log})
-	e, err := engine.New(engine.Config{
-		Identity:       c.identity,
-		AllowRawRemote: c.rawRemote,
-		Channels:       []engine.ChannelHandler{b},
-		Protocols:      b.Protocols(),
-		Loops:          1,
-		Limits:         engine.Limits{MaxFrame: wire.MaxFrameLen},
-		Logger:         c.log,
-	})
+	cfg := c.engine
+	cfg.Channels, cfg.Protocols = []engine.ChannelHandler{b}, b.Protocols()
+	cfg.Loops, cfg.Logger = 1, c.log
+	cfg.Limits.MaxFrame = wire.MaxFrameLen // whatever the agent says fits
+	e, err := engine.New(cfg)
 	if err != nil {
 		return err
 	}

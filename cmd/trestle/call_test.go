@@ -137,9 +137,9 @@ func TestCallThatReachesNobodyIsNotDelivered(t *testing.T) {
 	}{
 		"nobody listens":          {[]string{"--to", gone.Addr().String()}, "refused"},
 		"another key":             {[]string{"--to", silent.addr, "--pin", strings.Repeat("ab", 32)}, "not allowed"},
-		"no answer in time":       {[]string{"--to", silent.addr, "--timeout", "50ms"}, "outcome unknown"},
+		"no answer in time":       {[]string{"--to", silent.addr, "--timeout", "1s"}, "outcome unknown"},
 		"association ends":        {[]string{"--to", leaving.addr}, "outcome unknown"},
-		"raw TCP beyond loopback": {[]string{"--to", "192.0.2.1:7447", "--timeout", "5s"}, ""},
+		"raw TCP beyond loopback": {[]string{"--to", "192.0.2.1:7447", "--transport", "tcp", "--timeout", "100ms"}, ""},
 	} {
 		t.Run(name, func(t *testing.T) {
 			r := trestle(t, getTask, append([]string{"call", "--agent", "a"}, tc.args...)...)
@@ -232,6 +232,7 @@ func TestCallRefusesWhatIsNoRequestBeforeDialling(t *testing.T) {
 		"bad pin":       {getTask, []string{"--pin", "xyz"}, exitUsage, "--pin"},
 		"bad address":   {getTask, []string{"--to", "nowhere"}, exitUsage, "--to"},
 		"bad agent":     {getTask, []string{"--agent", "No Such"}, exitUsage, "--agent"},
+		"bad transport": {getTask, []string{"--transport", "pigeon"}, exitUsage, "--transport"},
 		"bad timeout":   {getTask, []string{"--timeout", "-1s"}, exitUsage, "--timeout"},
 		"bad log level": {getTask, []string{"--log-level", "loud"}, exitUsage, "--log-level"},
 		"no such key":   {getTask, []string{"--identity", missing}, exitFailure, missing},

@@ -12,8 +12,10 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"os/signal"
 	"strings"
 	"sync"
+	"syscall"
 
 	"github.com/urfave/cli/v3"
 )
@@ -49,6 +51,15 @@ func run(ctx context.Context, args []string, stdin io.Reader, stdout, stderr io.
 		fmt.Fprintf(stderr, "trestle: %s\n", text)
 	}
 	return code
+}
+
+// untilSignal gives a context that the first SIGINT or SIGTERM ends. From then on
+// signals do again what they do by default, so that a second one ends the
+// process on the spot.
+func untilSignal(ctx context.Context) (context.Context, context.CancelFunc) {
+	ctx, stop := signal.NotifyContext(ctx, os.Interrupt, syscall.SIGTERM)
+	context.AfterFunc(ctx, stop)
+	return ctx, stop
 }
 
 // shared makes a writer safe for the goroutines of a command, which log and
@@ -108,10 +119,12 @@ Try it, in three terminals:
 
 Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there).`,
 		Commands: []*cli.Command{
-			benchCommand(),
+			serveCommand(),
+			agentCommand(),
 			callCommand(),
-			conformCommand(),
 			keygenCommand(),
+			benchCommand(),
+			conformCommand(),
 			versionCommand(),
 		},
 		Action: func(_ context.Context, cmd *cli.Command) error {

@@ -8,6 +8,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/wire/control"
 )
 
@@ -17,18 +18,33 @@ func identityFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "identity", Usage: usage, TakesFile: true}
 }
 
-func rawRemoteFlag() cli.Flag {
-	return &cli.BoolFlag{Name: "allow-raw-remote", Usage: "permit raw TCP beyond this machine; who listens in sees who talks to whom and when, not what"}
+// transportFlags say what carries associations; both ends must say the same.
+func transportFlags() []cli.Flag {
+	return []cli.Flag{
+		&cli.StringFlag{Name: "transport", Value: engine.TransportTLS.String(), Usage: "`TRANSPORT` under the associations: tls, or tcp for raw TCP"},
+		&cli.BoolFlag{Name: "allow-raw-remote", Usage: "permit raw TCP beyond this machine; what is said stays secret, but not on which channels and when"},
+	}
+}
+
+// transport puts what transportFlags ask for into cfg.
+func transport(cmd *cli.Command, cfg *engine.Config) error {
+	name := cmd.String("transport")
+	for _, t := range []engine.Transport{engine.TransportTLS, engine.TransportTCP} {
+		if t.String() == name {
+			cfg.Transport, cfg.AllowRawRemote = t, cmd.Bool("allow-raw-remote")
+			return nil
+		}
+	}
+	return usagef("--transport: %q is neither tls nor tcp", name)
 }
 
 // dialFlags say which relay to dial, and who we are to it.
 func dialFlags() []cli.Flag {
-	return []cli.Flag{
+	return append([]cli.Flag{
 		&cli.StringFlag{Name: "to", Required: true, Usage: "dial the relay at `HOST:PORT`"},
 		&cli.StringFlag{Name: "pin", Usage: "accept only the relay whose public key is `HEX`; without it any on this machine is accepted and none elsewhere"},
 		identityFlag("identify with the key in `FILE` (see keygen); a fresh one without it"),
-		rawRemoteFlag(),
-	}
+	}, transportFlags()...)
 }
 
 // loadIdentity reads the key that --identity names; nil without one, for which

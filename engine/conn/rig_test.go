@@ -15,7 +15,7 @@ import (
 // rig is a server's machine and, on the other end, a peer in the test's hands:
 // it seals what it likes and opens what the machine says.
 type rig struct {
-	t     *testing.T
+	t     testing.TB
 	c     *Conn
 	now   time.Duration
 	send  *schedule.Root // the peer's sending direction
@@ -37,7 +37,7 @@ func root(dir wire.Direction) *schedule.Root {
 	return schedule.NewRoot(profiles.SHA256, dir, bytes.Repeat([]byte{7}, 32))
 }
 
-func newRig(t *testing.T, edit func(*Config)) *rig {
+func newRig(t testing.TB, edit func(*Config)) *rig {
 	t.Helper()
 	cfg := Config{
 		Role:    Server,

@@ -267,10 +267,12 @@ func (r *Relay) startDemo(ctx context.Context, key *identity.Key) error {
 	ready := make(chan struct{})
 	var once sync.Once
 	agent, err := NewAgent(AgentConfig{
-		Name:    DemoAgent,
-		Relay:   addr,
-		Peer:    identity.Pin(r.Key()),
-		Engine:  engine.Config{Identity: key},
+		Name:  DemoAgent,
+		Relay: addr,
+		Peer:  identity.Pin(r.Key()),
+		Engine: engine.Config{
+			Identity: key, Transport: r.cfg.Engine.Transport, Profiles: r.cfg.Engine.Profiles, Suites: r.cfg.Engine.Suites,
+		},
 		Backend: Echo(),
 		OnReady: func(Standing) { once.Do(func() { close(ready) }) },
 		Logger:  r.log,

@@ -21,6 +21,7 @@ package edge
 import (
 	"context"
 	"errors"
+	"io"
 	"log/slog"
 	"net"
 	"net/http"
@@ -220,7 +221,7 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if err := x.serve(place); err != nil {
 		x.fail(FaultOf(err))
 	}
-	e.log.Debug("http", slog.String("agent", x.message.Agent), slog.String("op", string(x.message.Method)),
+	e.log.Debug("http", slog.String("agent", x.message.Agent), slog.String("op", x.op),
 		slog.Int("status", x.status), slog.Duration("took", time.Since(begin)))
 }
 
@@ -231,7 +232,9 @@ type exchange struct {
 	r       *http.Request
 	control *http.ResponseController
 	message Message
-	status  int // of the answer, once there is one
+	op      string // the method, for the log, if it is wanted there
+	status  int    // of the answer, once there is one
+	read    bool   // the body was read to its end
 }
 
 func (x *exchange) health() {
@@ -303,7 +306,7 @@ func (x *exchange) serve(place string) error {
 
 // document serves a GET for a card.
 func (x *exchange) document(operation string) error {
-	x.message.Document = true
+	x.message.Document, x.op = true, operation
 	x.message.Method = []byte(operation)
 	x.message.Effect = bridge.ReadOnly
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.edge.cfg.Timeout)
@@ -331,7 +334,7 @@ func (x *exchange) post() error {
 	if encoding := x.r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return &Fault{Status: http.StatusUnsupportedMediaType, Code: bridge.CodeEnvelopeMalformed, Text: "compressed bodies are not accepted"}
 	}
-	content, err := x.read()
+	content, err := x.readBody()
 	if err != nil {
 		return err
 	}
@@ -352,6 +355,9 @@ func (x *exchange) post() error {
 		return &Fault{Status: http.StatusBadRequest, Code: bridge.CodeEnvelopeMalformed, Text: "the method is longer than " + strconv.Itoa(maxMethod) + " octets"}
 	}
 	x.message.Method, x.message.ID, x.message.Body = method, m.ID, content.Bytes()
+	if e.log.Enabled(x.r.Context(), slog.LevelDebug) {
+		x.op = string(method) // the view ends with the body
+	}
 	if a2a.IsStream(method) {
 		return &bridge.Error{Code: bridge.CodeMethodUnsupported, Text: "streaming operations are not carried here"}
 	}
@@ -395,13 +401,14 @@ func release(r *Reply) {
 	}
 }
 
-// read reads the request's body within its bounds.
-func (x *exchange) read() (*body.Body, error) {
+// readBody reads the request's body within its bounds.
+func (x *exchange) readBody() (*body.Body, error) {
 	e := x.edge
 	_ = x.control.SetReadDeadline(time.Now().Add(e.cfg.BodyTimeout))
 	content, err := body.Read(x.r.Body, x.r.ContentLength, e.cfg.MaxBody, e.budget)
 	switch {
 	case err == nil:
+		x.read = true
 		// The connection is watched for the caller's leaving, without a deadline.
 		_ = x.control.SetReadDeadline(time.Time{})
 		return content, nil
@@ -447,4 +454,28 @@ func (x *exchange) answer(status int, contentType string, octets []byte) {
 		octets = octets[n:]
 		_ = x.control.SetWriteDeadline(time.Now().Add(x.edge.cfg.WriteTimeout))
 	}
+}
+
+// What is still read of a body after a fault was told. Whoever sends a long body
+// and is answered before its end would else find the connection reset, and not
+// the answer.
+const (
+	lingerFrom    = 256 << 10 // what net/http reads by itself
+	lingerOctets  = 16 << 20
+	lingerTimeout = 2 * time.Second
+)
+
+// lingers says whether much of the request's body may still be on its way.
+func (x *exchange) lingers() bool {
+	n := x.r.ContentLength
+	return !x.read && (n < 0 || n > lingerFrom) && x.r.Header.Get("Expect") == ""
+}
+
+// linger reads and discards the rest of the body, within bounds.
+func (x *exchange) linger() {
+	if x.control.Flush() != nil {
+		return
+	}
+	_ = x.control.SetReadDeadline(time.Now().Add(lingerTimeout))
+	_, _ = io.CopyN(io.Discard, x.r.Body, lingerOctets)
 }

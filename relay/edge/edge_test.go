@@ -368,6 +368,24 @@ func TestBodyLimit(t *testing.T) {
 	send(t, request).wantProblem(t, 413, bridge.CodeNotDelivered, "limit of 1048576 octets")
 }
 
+// A fault that is told before a long body has arrived is read by whoever sends
+// it: the connection is not reset under it.
+func TestFaultIsReadWhileTheBodyIsSent(t *testing.T) {
+	_, s := newEdge(t, Config{MaxBody: 1 << 20})
+	long := strings.Repeat("x", 8<<20)
+	for range 20 {
+		post(t, s, long).wantProblem(t, 413, bridge.CodeNotDelivered, "limit")
+		do(t, "POST", s.URL+"/agents/echo", "text/plain", long).wantProblem(t, 415, bridge.CodeEnvelopeMalformed, "")
+		do(t, "POST", s.URL+"/agents/Not", "application/json", long).wantProblem(t, 404, bridge.CodeNotDelivered, "")
+		request, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/agents/echo", struct{ io.Reader }{strings.NewReader(long)})
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		send(t, request).wantProblem(t, 413, bridge.CodeNotDelivered, "limit")
+	}
+}
+
 func TestBodiesTogetherAreBounded(t *testing.T) {
 	_, s := newEdge(t, Config{MaxBuffered: 1000})
 	post(t, s, `{"jsonrpc":"2.0","id":1,"method":"m","params":["`+strings.Repeat("x", 2000)+`"]}`).wantProblem(t, 503, bridge.CodeNotDelivered, "capacity")

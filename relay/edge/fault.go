@@ -155,5 +155,12 @@ func (x *exchange) fail(f *Fault) {
 			slog.String("code", f.Code.String()), slog.String("detail", f.Text), slog.Any("cause", f.Cause))
 	}
 	x.w.Header().Set("Cache-Control", "no-store")
+	lingers := x.lingers() && x.control.EnableFullDuplex() == nil
+	if lingers {
+		x.w.Header().Set("Connection", "close")
+	}
 	x.answer(f.Status, media.Problem, append(octets, '\n'))
+	if lingers {
+		x.linger()
+	}
 }

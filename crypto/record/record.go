@@ -116,10 +116,12 @@ func (s *state) init(root *schedule.Root, p *profiles.Profile, suite profiles.Su
 	}
 }
 
-// key gives the slot for the next sequence number, deriving its key if needed.
-func (s *state) key() (*slot, error) {
+// sync makes the state stand where its root does and tells whether there is a
+// next sequence number. It derives nothing: a frame that is refused must not
+// cost a key.
+func (s *state) sync() error {
 	if s.root == nil || s.root.Hash() == 0 {
-		return nil, ErrWiped
+		return ErrWiped
 	}
 	if s.gen != s.root.Generation() {
 		// The root moved on without Reroot: never use a retired key, and never
@@ -127,8 +129,13 @@ func (s *state) key() (*slot, error) {
 		s.restart()
 	}
 	if s.seq == math.MaxUint64 {
-		return nil, ErrExhausted
+		return ErrExhausted
 	}
+	return nil
+}
+
+// key gives the slot for the next sequence number, deriving its key if needed.
+func (s *state) key() (*slot, error) {
 	i := s.seq & s.parity
 	if k := &s.slots[i]; k.aead != nil {
 		return k, nil
@@ -261,6 +268,9 @@ func (s *Sealer) Seal(buf []byte, start int, f wire.Flags, t wire.FrameType) ([]
 	if n > wire.MaxFrameLen-wire.HeaderLen-wire.TagLen {
 		return buf, ErrTooLong
 	}
+	if err := s.sync(); err != nil {
+		return buf, err
+	}
 	k, err := s.key()
 	if err != nil {
 		return buf, err
@@ -314,12 +324,15 @@ func (o *Opener) Open(f wire.Frame) ([]byte, error) {
 	if h.Channel() != o.ch {
 		return nil, ErrChannel
 	}
-	k, err := o.key()
-	if err != nil {
+	if err := o.sync(); err != nil {
 		return nil, err
 	}
 	if h.Seq() != o.seq {
 		return nil, ErrSequence
+	}
+	k, err := o.key()
+	if err != nil {
+		return nil, err
 	}
 	schedule.Nonce(&k.iv, o.seq, &o.nonce)
 	plain, err := k.aead.Open(payload[:0], o.nonce[:], payload, h.Prefix())

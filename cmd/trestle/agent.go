@@ -76,6 +76,9 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 	if err := transport(cmd, &cfg.Engine); err != nil {
 		return cfg, err
 	}
+	if err := checkDrain(cmd); err != nil {
+		return cfg, err
+	}
 	if cfg.Timeout <= 0 {
 		return cfg, usagef("--timeout: %v is not positive", cfg.Timeout)
 	}
@@ -108,7 +111,7 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 		Logger:  cfg.Logger,
 	})
 	if err != nil {
-		return cfg, &exitError{exitUsage, err}
+		return cfg, usagef("--upstream, --card-url or --header-file: %w", err)
 	}
 	cfg.Timeout += time.Second
 	cfg.Backend = client

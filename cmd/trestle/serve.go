@@ -73,6 +73,9 @@ Exit codes: 0 drained, 1 could not serve, 2 wrong usage.`,
 }
 
 func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
+	if err := checkDrain(cmd); err != nil {
+		return cfg, err
+	}
 	if n := cmd.Int("loops"); n < 0 {
 		return cfg, usagef("--loops: %d is negative", n)
 	}
@@ -152,6 +155,13 @@ func serve(ctx context.Context, cmd *cli.Command, cfg relay.Config) error {
 
 func drainFlag() cli.Flag {
 	return &cli.DurationFlag{Name: "drain", Value: 10 * time.Second, Usage: "on a signal, give requests under way `D` to be answered"}
+}
+
+func checkDrain(cmd *cli.Command) error {
+	if d := cmd.Duration("drain"); d < 0 {
+		return usagef("--drain: %v is negative", d)
+	}
+	return nil
 }
 
 // drain calls shutdown with the time that --drain allows. Running out of it is

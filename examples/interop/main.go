@@ -202,24 +202,38 @@ func dial(ctx context.Context, e *engine.Engine, o *options, out *log.Logger) er
 			}
 			continue
 		}
-		select {
-		case echo := <-echoes:
-			if !bytes.Equal(echo, o.payload(received)) {
-				return fmt.Errorf("frame %d came back as %d other octets", received, len(echo))
-			}
-			received++
-		case <-a.Done():
-			return a.Err()
-		case <-ctx.Done():
-			return ctx.Err()
-		case <-time.After(o.timeout):
-			return fmt.Errorf("frame %d: no echo in %v", received, o.timeout)
+		echo, err := next(ctx, a, echoes, o.timeout)
+		if err != nil {
+			return fmt.Errorf("waiting for frame %d: %w", received, err)
 		}
+		if !bytes.Equal(echo, o.payload(received)) {
+			return fmt.Errorf("frame %d came back as %d other octets", received, len(echo))
+		}
+		received++
 	}
 	out.Printf("%d frames of %d octets came back as they were sent", o.count, len(o.payload(0)))
 	a.Close(0, "") // CLOSE; a peer that never answers it is waited for a second
 	<-a.Done()
 	return nil
+}
+
+// next waits for an echo.
+func next(ctx context.Context, a *engine.Association, echoes <-chan []byte, d time.Duration) ([]byte, error) {
+	select {
+	case echo := <-echoes:
+		return echo, nil
+	case <-a.Done():
+		select {
+		case echo := <-echoes: // the peer sent it and left
+			return echo, nil
+		default:
+			return nil, a.Err()
+		}
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	case <-time.After(d):
+		return nil, fmt.Errorf("no echo in %v", d)
+	}
 }
 
 // pause is silence, unless the association ends in it.

@@ -21,7 +21,7 @@ var rooms = Order{
 	{"asm/..."},
 	{"profiles"},
 	{"crypto/kem", "crypto/identity", "crypto/schedule"},
-	{"crypto/record"},
+	{"crypto/record", "crypto/tlsrecord"},
 	{"crypto/handshake"},
 	{"sched"},
 	{"engine/conn"},

@@ -76,6 +76,9 @@ var (
 	ErrALPN = loop.ErrALPN
 	// ErrHandshakeTimeout: the peer took too long to complete the handshake.
 	ErrHandshakeTimeout = loop.ErrHandshakeTimeout
+	// ErrHandshakeCut: the peer ended the connection before the handshake was
+	// complete. Peers that refuse what we offer say no more than that.
+	ErrHandshakeCut = loop.ErrHandshakeCut
 	// ErrTooManyAssociations: Limits.Associations is reached.
 	ErrTooManyAssociations = errors.New("engine: too many associations")
 )

@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/nptest"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
@@ -453,6 +454,49 @@ func cutAndTampered(t *testing.T, tr engine.Transport) {
 	cli := newEngine(t, engine.Config{Transport: tr})
 	if _, err := cli.Dial(t.Context(), addr, engine.DialOptions{}); err != nil {
 		t.Errorf("after all that: %v", err)
+	}
+}
+
+// A peer that leaves without CLOSE is a truncation; that its end of file came as
+// an error of the socket is nobody's business.
+func TestPlainEndOfFile(t *testing.T) {
+	ended := make(chan error, 1)
+	srv := newEngine(t, engine.Config{Transport: engine.TransportTCP, Channels: []engine.ChannelHandler{&echo{closed: func(err error) { ended <- err }}}})
+	cli := newEngine(t, engine.Config{Transport: engine.TransportTCP, Channels: []engine.ChannelHandler{&echo{}}})
+	var on atomic.Bool
+	cut := func(_ int, b []byte) ([]byte, bool) { return b, !on.Load() }
+	a, err := cli.Dial(t.Context(), proxy(t, listen(t, srv), cut), engine.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	waitHello(t, a)
+	for a := range srv.Associations {
+		waitHello(t, a) // nothing is on its way when the link ends: a reset would be another end
+	}
+	on.Store(true)
+	if err := a.Send(t.Context(), wire.ChannelMemory, echoType, []byte("last")); err != nil {
+		t.Fatal(err)
+	}
+	for side, end := range map[string]func() error{
+		"client": func() error { <-a.Done(); return a.Err() },
+		"server": func() error { return <-ended },
+	} {
+		var ce *engine.CloseError
+		if err := end(); !errors.As(err, &ce) || !ce.Remote || ce.Cause != conn.ErrTruncated {
+			t.Errorf("%s: ended with %v", side, err)
+		}
+	}
+}
+
+// A server that refuses what a client offers says nothing but a connection that
+// ends, which is an error with a name.
+func TestRefusedOfferIsNamed(t *testing.T) { overBoth(t, testRefusedOfferIsNamed) }
+
+func testRefusedOfferIsNamed(t *testing.T, tr engine.Transport) {
+	srv := newEngine(t, engine.Config{Transport: tr, Suites: []profiles.Suite{profiles.AES256GCM}})
+	cli := newEngine(t, engine.Config{Transport: tr, Suites: []profiles.Suite{profiles.ChaCha20Poly1305}})
+	if _, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{}); !errors.Is(err, engine.ErrHandshakeCut) {
+		t.Errorf("no suite in common: %v", err)
 	}
 }
 

@@ -263,7 +263,8 @@ func (a *Association) Err() error {
 func (a *Association) PeerHello() *control.Hello { return a.hello.Load() }
 
 // MaxSend is the largest plaintext, in octets, of one frame towards this peer.
-// It may grow when the peer's HELLO arrives. Any goroutine.
+// It may grow when the peer's HELLO arrives, or is no longer expected. Any
+// goroutine.
 func (a *Association) MaxSend() int { return int(a.maxSend.Load()) }
 
 // Logger is the engine's logger.
@@ -354,6 +355,7 @@ func (a *Association) Turn(now time.Duration, in, batch []byte) []byte {
 	if a.timeout.due {
 		a.timeout.due = false
 		a.m.HandleTimeout(now)
+		a.maxSend.Store(int64(a.m.MaxSend())) // no HELLO came in time (D3)
 	}
 	if a.stall.due {
 		a.stall.due = false

@@ -190,6 +190,23 @@ func TestSendTooLarge(t *testing.T) {
 	}
 }
 
+// D3: a peer that sends no HELLO is held to the floor until its HELLO is no longer
+// expected, and gets frames of the default limit from then on.
+func TestD3_NoHelloRaisesTheLimitInTime(t *testing.T) {
+	p := pair(t, &probe{}, &probe{}, func(o *nptest.Options) { o.Server.Conn.NoHello = true })
+	const overhead = wire.HeaderLen + wire.TagLen
+	if n := p.Client.MaxSend(); n != wire.FloorFrameLen-overhead {
+		t.Errorf("before: frames of %d octets", n+overhead)
+	}
+	p.Run(conn.DefaultHelloWait + time.Second)
+	if n := p.Client.MaxSend(); n != wire.DefaultFrameLen-overhead {
+		t.Errorf("after the wait: frames of %d octets", n+overhead)
+	}
+	if err := p.Client.Send(t.Context(), wire.ChannelBridge, typ, make([]byte, 2<<20)); err != nil {
+		t.Error(err)
+	}
+}
+
 // A peer that takes no octet for the stall deadline loses the association.
 func TestStalledPeerIsClosed(t *testing.T) {
 	c, s := &probe{}, &probe{}

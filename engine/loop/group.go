@@ -233,6 +233,9 @@ func (e *events) OnClose(c gnet.Conn, err error) gnet.Action {
 	k.closed = true
 	k.c = nil // gnet reuses descriptors: a late write would reach a stranger
 	e.g.notify.remove(k)
+	if errors.Is(err, io.EOF) && k.records == nil {
+		err = nil // a plain end; inside TLS it lacks the close_notify before it
+	}
 	if k.l != nil {
 		k.a.TransportClosed(e.g.Now(), err)
 	}

@@ -24,8 +24,13 @@ const (
 	DefaultPending          = 8192
 )
 
-// ErrHandshakeTimeout says that the peer took too long.
-var ErrHandshakeTimeout = errors.New("loop: handshake timed out")
+var (
+	// ErrHandshakeTimeout says that the peer took too long.
+	ErrHandshakeTimeout = errors.New("loop: handshake timed out")
+	// ErrHandshakeCut says that the peer left before the handshake was complete,
+	// which is all that one sees of a peer that refuses.
+	ErrHandshakeCut = errors.New("loop: the peer ended the handshake")
+)
 
 // Handshakes runs handshakes off the loops: a goroutine each, bounded in number
 // and time, of which only a few compute at once. It is shared by everything that
@@ -257,8 +262,11 @@ func readFrame(nc net.Conn, in *buf.Buf, m *handshake.Machine) (wire.Frame, int,
 		k, err := nc.Read(in.B[len(in.B):cap(in.B)])
 		in.B = in.B[:len(in.B)+k]
 		if k == 0 {
-			if err == nil {
+			switch {
+			case err == nil:
 				err = io.ErrNoProgress
+			case errors.Is(err, io.EOF):
+				err = fmt.Errorf("%w: %w", ErrHandshakeCut, err)
 			}
 			return wire.Frame{}, 0, err
 		}

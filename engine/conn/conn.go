@@ -25,6 +25,7 @@ package conn
 import (
 	"errors"
 	"fmt"
+	"io"
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/handshake"
@@ -58,10 +59,9 @@ const (
 	// MaxPendingReplies bounds answers to the peer's own control frames (PONG,
 	// KEY_UPDATE_ACK) that wait for room; a peer that makes more is closed.
 	MaxPendingReplies = 128
-	// PeerUpdateBurst and PeerUpdateRate bound the key updates a peer may
-	// trigger: a burst, and then so many a second, over all channels (D1).
-	PeerUpdateBurst = 256
-	PeerUpdateRate  = 32
+	// DefaultRekemWait is how long the answer to a REKEM is waited for before its
+	// key is erased; an answer that comes later ends the association.
+	DefaultRekemWait = 30 * time.Second
 
 	maxUnansweredPings = 2
 )
@@ -75,8 +75,21 @@ var (
 	ErrTooLarge = errors.New("conn: frame too large")
 	// ErrChannel: the channel is not usable on this association.
 	ErrChannel = errors.New("conn: channel not advertised by both sides")
-	// ErrBegin: Begin and End do not pair up.
-	ErrBegin = errors.New("conn: End without Begin")
+	// ErrBegin: Begin and End do not pair up, or a command came between them or
+	// outside a batch.
+	ErrBegin = errors.New("conn: out of place between Begin and End, or outside a batch")
+	// ErrReserved: the channel or frame type is the machine's own.
+	ErrReserved = errors.New("conn: Control and the common frame types are not for sending")
+	// ErrRate: another key change now is more than a peer puts up with.
+	ErrRate = errors.New("conn: keys change too often")
+	// ErrRekemPending: a REKEM is under way already.
+	ErrRekemPending = errors.New("conn: another REKEM is under way")
+	// ErrNoRatchet: this association takes no such step.
+	ErrNoRatchet = errors.New("conn: no ratchet on this association")
+	// ErrRekemCrossed: the peer took a step of its own before it had seen ours.
+	ErrRekemCrossed = errors.New("conn: REKEM crossed a master ratchet")
+	// ErrRekemTimeout: the peer did not answer a REKEM.
+	ErrRekemTimeout = errors.New("conn: REKEM was not answered")
 )
 
 // Reasons for which the machine itself ends an association. They are found in
@@ -150,8 +163,9 @@ type Config struct {
 	// Send and Recv are the roots of the two directions; the Conn owns and
 	// wipes them.
 	Send, Recv *schedule.Root
-	// Channels are those we carry; Control is always among them. More than
-	// wire.ChannelSpatial is not supported.
+	// Channels are those we carry; Control is always among them, and those that
+	// the profile does not open are not. More than wire.ChannelSpatial is not
+	// supported.
 	Channels []wire.Channel
 	// PeerChannels widens what a peer is taken to carry until its HELLO says
 	// (or if it never says): Control, Bridge and Discovery by default (D3).
@@ -162,7 +176,8 @@ type Config struct {
 	Protocols []uint8
 	// Agent is HELLO's params key 3, empty for none (D22).
 	Agent string
-	// Grease is mixed into our HELLO's GREASE values and the jitter of pings.
+	// Grease is mixed into our HELLO's GREASE values and the jitter of what comes
+	// by itself after a time.
 	Grease uint32
 
 	MaxFrame     int // largest frame we accept, header included
@@ -171,9 +186,26 @@ type Config struct {
 	PingInterval time.Duration // negative: no liveness
 	HelloWait    time.Duration
 	CloseWait    time.Duration
+	RekemWait    time.Duration
 	// Bounds of the keys; zero fields take the profile's, larger ones are
 	// lowered to it (D1).
 	Bounds profiles.Bounds
+	// Ratchet bounds what is sent under one root before a MASTER_RATCHET
+	// replaces it. Zero fields take RatchetFactor times the profile's key
+	// bounds, and a negative Age means that no step is taken unasked.
+	Ratchet profiles.Bounds
+	// Rekem is the age at which the root of the receiving direction is healed by
+	// a REKEM. Zero takes RekemFactor times the age bound of the profile's keys;
+	// negative: no step is taken unasked.
+	Rekem time.Duration
+	// NoRatchet is for transports without one order over all channels (D29): no
+	// step is taken, and one by the peer ends the association.
+	NoRatchet bool
+	// KEM is the association's key exchange, and Rand the source of what a REKEM
+	// or its answer needs. Without either this side starts none and leaves the
+	// peer's unanswered.
+	KEM  profiles.KEM
+	Rand io.Reader
 	// Budget is what partial frames are counted against.
 	Budget *buf.Budget
 	// Counters are shared by many associations; nil makes private ones.
@@ -209,6 +241,8 @@ func (c *Config) fill() {
 	if c.Bounds.Age == 0 || c.Bounds.Age > b.Age {
 		c.Bounds.Age = b.Age
 	}
+	defDur(&c.RekemWait, DefaultRekemWait)
+	c.fillRatchet()
 	if c.Counters == nil {
 		c.Counters = new(Counters)
 	}
@@ -270,11 +304,18 @@ type Conn struct {
 	queue     sched.Queue
 	replies   int // queued answers to control frames
 
+	// Keys over time.
+	generation generation
+	kem        exchange // nil: no tier-2 steps
+	rekem      rekem
+	limits     rateLimits
+
 	// HELLO and credit.
 	peerHello    control.Hello
 	hasHello     bool
 	helloDone    bool
 	helloExpired bool
+	overran      bool // the peer sent more than our credit before its HELLO
 	maxPeerFrame int
 	credit       sched.Credit
 
@@ -285,8 +326,7 @@ type Conn struct {
 	pingAt        time.Duration // 0: none scheduled
 	pingSeq       uint64
 	closeBy       time.Duration
-	updateTokens  int
-	updateRefill  time.Duration
+	spread        uint32            // state of jitter
 	peerError     control.ErrorCode // of the last ERROR, 0 for none
 	peerErrorText string
 
@@ -300,8 +340,13 @@ type Conn struct {
 // caller then calls Open once a batch is started.
 func New(cfg Config, now time.Duration) *Conn {
 	cfg.fill()
-	c := &Conn{cfg: cfg, now: now, opened: now, lastRecv: now, updateRefill: now}
+	c := &Conn{cfg: cfg, now: now, opened: now, lastRecv: now, spread: cfg.Grease}
 	c.ours = setOf(cfg.Channels...) | setOf(wire.ChannelControl)
+	for ch := range wire.Channel(knownChannels) {
+		if !profiles.ChannelAllowed(cfg.Profile, ch) {
+			c.ours &^= 1 << ch
+		}
+	}
 	c.theirs = setOf(wire.ChannelControl, wire.ChannelBridge, wire.ChannelDiscovery) | setOf(cfg.PeerChannels...)
 	c.scan.MaxFrame = cfg.MaxFrame
 	c.scan.Budget = cfg.Budget
@@ -310,7 +355,7 @@ func New(cfg Config, now time.Duration) *Conn {
 		c.credit.LimitSend(FloorCredit)
 		c.credit.LimitReceive(uint64(cfg.Credit), uint64(cfg.MaxFrame))
 	}
-	c.updateTokens = PeerUpdateBurst
+	c.startKeys()
 	return c
 }
 
@@ -327,12 +372,11 @@ func (c *Conn) Open() error {
 		b.Release()
 		return fmt.Errorf("conn: own HELLO: %w", err)
 	}
-	if err := c.enqueueControl(wire.TypeHello, b); err != nil {
-		return err
-	}
+	c.push(wire.ChannelControl, wire.TypeHello, 0, nil, b)
 	done := buf.Get(wire.HeaderLen + wire.TagLen)
 	done.B = append(done.B, zeroHeader[:]...)
-	return c.enqueueControl(wire.TypeHelloDone, done)
+	c.push(wire.ChannelControl, wire.TypeHelloDone, 0, nil, done)
+	return nil
 }
 
 var zeroHeader [wire.HeaderLen]byte
@@ -380,6 +424,7 @@ func (c *Conn) Release() {
 			c.openers[i] = nil
 		}
 	}
+	c.dropRekem(ErrClosed)
 	if c.cfg.Send != nil {
 		c.cfg.Send.Wipe()
 		c.cfg.Recv.Wipe()

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"time"
+	"unicode/utf8"
 
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/wire"
@@ -26,9 +27,11 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
 	case wire.TypeClose:
 		c.handleClose(ch)
 	case wire.TypeCloseAck:
-		if c.closeSent {
-			c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
+		if !c.closeSent {
+			c.cfg.Counters.StaleAcks.Add(1)
+			return
 		}
+		c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
 	case wire.TypeError:
 		c.cfg.Counters.ErrorsIn.Add(1)
 		r, err := control.ParseErrorReport(pt)
@@ -36,15 +39,11 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
 			c.fail(control.CodeProtocol, ErrControl)
 			return
 		}
-		c.peerError, c.peerErrorText = r.Code, string(r.Text)
+		c.peerError, c.peerErrorText = r.Code, string(cutText(r.Text))
 	case wire.TypeKeyUpdate:
 		c.handleKeyUpdate(ch, pt)
 	case wire.TypeKeyUpdateAck:
-		// Informational: it never closes and moves nothing.
-		e, err := control.ParseKeyUpdate(pt)
-		if err != nil || c.sealers[ch].sealer == nil || e > c.sealers[ch].sealer.Epoch() {
-			c.cfg.Counters.StaleAcks.Add(1)
-		}
+		c.handleKeyUpdateAck(ch, pt)
 	case wire.TypePathChallenge, wire.TypePathResponse:
 		c.cfg.Counters.PathFrames.Add(1)
 	case wire.TypeFlowUpdate:
@@ -54,45 +53,21 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
 	}
 }
 
+// cutText keeps of a peer's text what our own may be long.
+func cutText(text []byte) []byte {
+	n := min(len(text), control.MaxErrorText)
+	for n < len(text) && n > 0 && !utf8.RuneStart(text[n]) {
+		n--
+	}
+	return text[:n]
+}
+
 func (c *Conn) handleClose(ch wire.Channel) {
 	e := &CloseError{Remote: true}
 	e.Code, e.Text = c.peerError, c.peerErrorText
 	c.dropQueue()
 	c.sealNow(ch, wire.TypeCloseAck, nil)
 	c.end(e)
-}
-
-func (c *Conn) handleKeyUpdate(ch wire.Channel, pt []byte) {
-	next, err := control.ParseKeyUpdate(pt)
-	o := c.openers[ch]
-	if err != nil || next != o.Epoch()+1 {
-		c.fail(control.CodeProtocol, ErrKeyUpdate)
-		return
-	}
-	if !c.takeUpdateToken() {
-		c.fail(control.CodeLimit, ErrUpdateRate)
-		return
-	}
-	if err := o.Update(); err != nil {
-		c.fail(control.CodeCrypto, err)
-		return
-	}
-	c.cfg.Counters.KeyUpdatesIn.Add(1)
-	c.reply(ch, wire.TypeKeyUpdateAck, pt)
-}
-
-// takeUpdateToken is a token bucket over the key changes the peer triggers (D1).
-func (c *Conn) takeUpdateToken() bool {
-	const per = time.Second / PeerUpdateRate
-	if n := int((c.now - c.updateRefill) / per); n > 0 {
-		c.updateTokens = min(PeerUpdateBurst, c.updateTokens+n)
-		c.updateRefill += time.Duration(n) * per
-	}
-	if c.updateTokens == 0 {
-		return false
-	}
-	c.updateTokens--
-	return true
 }
 
 func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) {
@@ -107,7 +82,12 @@ func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) {
 		c.fail(control.CodeProtocol, ErrControl)
 		return
 	}
-	c.credit.Update(limit) // without effect unless credit is in force
+	if !c.creditInForce() {
+		// Before the peer's HELLO the floor stands, whatever else it sends (D3).
+		c.cfg.Counters.UnknownType.Add(1)
+		return
+	}
+	c.credit.Update(limit)
 }
 
 // creditInForce: connection-level credit counts only if both HELLOs carried
@@ -127,6 +107,7 @@ func (c *Conn) receiveCredit(n int) bool {
 		return false
 	}
 	// A peer that sends no HELLO knows of no credit (D3).
+	c.overran = true
 	c.credit.FreeReceive()
 	_ = c.credit.Receive(n)
 	c.credit.Consume(n)
@@ -145,7 +126,10 @@ func (c *Conn) handleControl(t wire.FrameType, pt []byte) (Event, bool) {
 			c.fail(control.CodeProtocol, ErrHello)
 			return Event{}, false
 		}
-		c.adoptHello()
+		if !c.adoptHello() {
+			c.fail(control.CodeLimit, ErrCredit)
+			return Event{}, false
+		}
 		return Event{Kind: EventHello}, true
 	case wire.TypeHelloDone:
 		if !c.hasHello || c.helloDone || len(pt) != 0 {
@@ -153,17 +137,23 @@ func (c *Conn) handleControl(t wire.FrameType, pt []byte) (Event, bool) {
 			return Event{}, false
 		}
 		c.helloDone = true
-	case wire.TypeMasterRatchet, wire.TypeRekem:
-		// The peer has changed, or wants to change, its root. Without following
-		// it nothing more could be opened: fail closed.
-		c.fail(control.CodeProtocol, ErrRatchet)
+	case wire.TypeMasterRatchet:
+		c.handleMasterRatchet(pt)
+	case wire.TypeMasterRatchetAck:
+		c.handleMasterRatchetAck(pt)
+	case wire.TypeRekem:
+		c.handleRekem(pt)
+	case wire.TypeRekemAck:
+		c.handleRekemAck(pt)
 	default:
 		c.cfg.Counters.UnknownType.Add(1)
 	}
 	return Event{}, false
 }
 
-func (c *Conn) adoptHello() {
+// adoptHello applies the peer's HELLO. It reports false if the peer has sent more
+// than the credit that comes into force by it.
+func (c *Conn) adoptHello() bool {
 	h := &c.peerHello
 	c.hasHello = true
 	if h.HasMaxMessage {
@@ -178,6 +168,9 @@ func (c *Conn) adoptHello() {
 	case c.cfg.NoHello:
 	case h.HasCredit:
 		c.credit.LimitSend(max(h.Credit, FloorCredit))
+		if c.overran {
+			return false
+		}
 	default:
 		c.credit.FreeSend()
 		c.credit.FreeReceive()
@@ -185,6 +178,7 @@ func (c *Conn) adoptHello() {
 	if c.cfg.PingInterval > 0 {
 		c.pingAt = c.now + c.jittered()
 	}
+	return true
 }
 
 func (c *Conn) hello() control.Hello {
@@ -214,8 +208,13 @@ func (c *Conn) hello() control.Hello {
 // jittered is the ping interval give or take 20 % (D28).
 func (c *Conn) jittered() time.Duration {
 	iv := c.cfg.PingInterval
-	c.cfg.Grease = c.cfg.Grease*1664525 + 1013904223
-	return iv - iv/5 + time.Duration(uint64(iv/5*2)*uint64(c.cfg.Grease>>16)>>16)
+	return iv - iv/5 + c.jitter(iv/5*2)
+}
+
+// jitter spreads over 0 to d what many associations would otherwise do at once.
+func (c *Conn) jitter(d time.Duration) time.Duration {
+	c.spread = c.spread*1664525 + 1013904223
+	return d / (1 << 16) * time.Duration(c.spread>>16)
 }
 
 // Deadline is the next time at which HandleTimeout wants to be called, or false.
@@ -236,12 +235,13 @@ func (c *Conn) Deadline() (time.Duration, bool) {
 		if !c.hasHello && !c.helloExpired && !c.cfg.NoHello {
 			add(c.opened + c.cfg.HelloWait)
 		}
+		add(c.rekem.until)
 	}
 	return at, at != 0
 }
 
 // HandleTimeout lets the machine do what is due at now: a PING, giving up on a
-// silent peer, on its HELLO or on its CLOSE_ACK.
+// silent peer, on its HELLO, on the answer to a REKEM or on its CLOSE_ACK.
 func (c *Conn) HandleTimeout(now time.Duration) {
 	c.now = now
 	switch c.state {
@@ -260,6 +260,9 @@ func (c *Conn) HandleTimeout(now time.Duration) {
 		c.helloExpired = true
 		c.credit.FreeSend()
 		c.maxPeerFrame = wire.DefaultFrameLen
+	}
+	if c.rekem.pending() && now >= c.rekem.until {
+		c.abandonRekem()
 	}
 	if c.pingAt == 0 || now < c.pingAt {
 		return
@@ -284,6 +287,9 @@ func (c *Conn) HandleTimeout(now time.Duration) {
 // reply queues a small frame of our own on ch. Such answers are bounded: a peer
 // that provokes more than it reads is closed.
 func (c *Conn) reply(ch wire.Channel, t wire.FrameType, payload []byte) {
+	if c.closeSent {
+		return // CLOSE was the last word
+	}
 	if c.direct() {
 		c.sealNow(ch, t, payload)
 		return

@@ -14,6 +14,13 @@ type Counters struct {
 	StaleAcks           atomic.Uint64 // ACKs that fit no update
 	KeyUpdatesIn        atomic.Uint64
 	KeyUpdatesOut       atomic.Uint64
+	RatchetsIn          atomic.Uint64 // tier-1 steps of the peer that were followed
+	RatchetsOut         atomic.Uint64 // tier-1 steps of ours
+	RekemsIn            atomic.Uint64 // tier-2 steps the peer asked for and got
+	RekemsOut           atomic.Uint64 // tier-2 steps we asked for and got
+	RekemsDropped       atomic.Uint64 // ours that were crossed or not answered
+	StaleRekems         atomic.Uint64 // the peer's that were not followed
+	KeyChangesPutOff    atomic.Uint64 // due by configuration, but too soon for a peer
 	PingsIn, PingsOut   atomic.Uint64
 	ErrorsIn, ErrorsOut atomic.Uint64
 	ClosedByPeer        atomic.Uint64 // associations that the peer ended

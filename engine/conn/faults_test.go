@@ -240,16 +240,6 @@ func TestFault_BadEpochMarkerCloses(t *testing.T) {
 	}
 }
 
-// A ratchet step that is not followed would leave the association unreadable: it
-// closes at once.
-func TestFault_RatchetFailsClosed(t *testing.T) {
-	for _, typ := range []wire.FrameType{wire.TypeMasterRatchet, wire.TypeRekem} {
-		r := newRig(t, nil)
-		_, out := r.turn(r.frame(wire.ChannelControl, typ, string(control.AppendRatchet(nil, 1))))
-		r.wantClosed(out, control.CodeProtocol)
-	}
-}
-
 // A PING over 64 octets is malformed Control traffic (D6).
 func TestFault_OversizedPingCloses(t *testing.T) {
 	r := newRig(t, nil)

@@ -2,9 +2,11 @@ package conn
 
 import (
 	"bytes"
+	"math/rand/v2"
 	"testing"
 	"time"
 
+	"github.com/trestle-npamp/trestle/crypto/kem"
 	"github.com/trestle-npamp/trestle/crypto/record"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/profiles"
@@ -24,6 +26,10 @@ type rig struct {
 	open  map[wire.Channel]*record.Opener
 	sent  []sentFrame // what the machine has sent, opened
 	ended *CloseError
+
+	rand    *rand.ChaCha8
+	key     *kem.KeyPair // of the peer's REKEM
+	request string       // the peer's REKEM or, answering, the machine's
 }
 
 type sentFrame struct {
@@ -32,6 +38,12 @@ type sentFrame struct {
 	seq     wire.Seq
 	payload string
 }
+
+// rekemShare and rekemCiphertext are the sizes under the rigs' KEM.
+var (
+	rekemShare      = kem.ByID(profiles.X25519MLKEM768).ShareLen()
+	rekemCiphertext = kem.ByID(profiles.X25519MLKEM768).CiphertextLen()
+)
 
 func root(dir wire.Direction) *schedule.Root {
 	return schedule.NewRoot(profiles.SHA256, dir, bytes.Repeat([]byte{7}, 32))
@@ -48,6 +60,8 @@ func newRig(t testing.TB, edit func(*Config)) *rig {
 		Channels: []wire.Channel{
 			wire.ChannelBridge, wire.ChannelDiscovery, wire.ChannelMemory, wire.ChannelImmune,
 		},
+		KEM:  profiles.X25519MLKEM768,
+		Rand: rand.NewChaCha8([32]byte{1}),
 	}
 	if edit != nil {
 		edit(&cfg)
@@ -59,6 +73,7 @@ func newRig(t testing.TB, edit func(*Config)) *rig {
 		recv: root(wire.ServerToClient),
 		seal: map[wire.Channel]*record.Sealer{},
 		open: map[wire.Channel]*record.Opener{},
+		rand: rand.NewChaCha8([32]byte{2}),
 	}
 	r.c = New(cfg, r.now)
 	r.c.StartBatch(r.now, nil, false)
@@ -94,15 +109,99 @@ func (r *rig) take() []sentFrame {
 			r.t.Fatalf("the machine's %v frame %#x does not open: %v", ch, typ, err)
 		}
 		out = append(out, sentFrame{ch, typ, seq, string(pt)})
-		if typ == wire.TypeKeyUpdate {
-			if err := o.Update(); err != nil {
-				r.t.Fatal(err)
-			}
-		}
+		r.follow(ch, typ, pt)
 		batch = batch[n:]
 	}
 	r.sent = append(r.sent, out...)
 	return out
+}
+
+// follow moves the peer's receiving keys as what the machine sent tells.
+func (r *rig) follow(ch wire.Channel, typ wire.FrameType, pt []byte) {
+	r.t.Helper()
+	var err error
+	switch {
+	case typ == wire.TypeKeyUpdate:
+		err = r.open[ch].Update()
+	case ch != wire.ChannelControl:
+	case typ == wire.TypeMasterRatchet:
+		err = r.recv.Ratchet()
+		r.rerootOpeners()
+	case typ == wire.TypeRekem:
+		r.request = string(pt)
+	case typ == wire.TypeRekemAck:
+		var ct []byte
+		var secret *kem.Secret
+		if ct, _, err = control.ParseRekemAck(pt, rekemCiphertext); err != nil {
+			break
+		}
+		if secret, err = r.key.Decapsulate(ct); err != nil {
+			break
+		}
+		th := schedule.RekemPoint(profiles.SHA256, []byte(r.request), pt)
+		err = r.recv.RatchetKEM(secret.Bytes(), &th)
+		r.rerootOpeners()
+	}
+	if err != nil {
+		r.t.Fatalf("the machine's %v frame %#x can't be followed: %v", ch, typ, err)
+	}
+}
+
+func (r *rig) rerootOpeners() {
+	for _, o := range r.open {
+		o.Reroot(r.recv)
+	}
+}
+
+func (r *rig) rerootSealers() {
+	for _, s := range r.seal {
+		s.Reroot(r.send)
+	}
+}
+
+// ratchet is the peer's MASTER_RATCHET; what the peer seals next is under the
+// new root.
+func (r *rig) ratchet() []byte {
+	r.t.Helper()
+	b := r.frame(wire.ChannelControl, wire.TypeMasterRatchet, string(control.AppendRatchet(nil, r.send.Generation()+1)))
+	if err := r.send.Ratchet(); err != nil {
+		r.t.Fatal(err)
+	}
+	r.rerootSealers()
+	return b
+}
+
+// rekem is the peer's REKEM for a generation.
+func (r *rig) rekem(gen uint64) []byte {
+	r.t.Helper()
+	var err error
+	if r.key, err = kem.ByID(profiles.X25519MLKEM768).Generate(r.rand); err != nil {
+		r.t.Fatal(err)
+	}
+	r.request = string(control.AppendRekem(nil, r.key.Share(), gen))
+	return r.frame(wire.ChannelControl, wire.TypeRekem, r.request)
+}
+
+// answer is the peer's REKEM_ACK to the machine's last REKEM; what the peer seals
+// next is under the new root.
+func (r *rig) answer() []byte {
+	r.t.Helper()
+	share, gen, err := control.ParseRekem([]byte(r.request), rekemShare)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ct, secret, err := kem.ByID(profiles.X25519MLKEM768).Encapsulate(r.rand, share)
+	if err != nil {
+		r.t.Fatal(err)
+	}
+	ack := control.AppendRekemAck(nil, ct, gen)
+	b := r.frame(wire.ChannelControl, wire.TypeRekemAck, string(ack))
+	th := schedule.RekemPoint(profiles.SHA256, []byte(r.request), ack)
+	if err := r.send.RatchetKEM(secret.Bytes(), &th); err != nil {
+		r.t.Fatal(err)
+	}
+	r.rerootSealers()
+	return b
 }
 
 // turn feeds b and gives the events, payloads copied, and what was sent.

@@ -1,12 +1,10 @@
 package conn
 
 import (
-	"errors"
 	"slices"
 	"time"
 	"unsafe"
 
-	"github.com/trestle-npamp/trestle/crypto/record"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
@@ -35,6 +33,7 @@ func (c *Conn) StartBatch(now time.Duration, batch []byte, congested bool) {
 // gives it back.
 func (c *Conn) TakeBatch() []byte {
 	c.flush()
+	c.renewRoots()
 	b := c.batch
 	c.batch, c.inBatch = nil, false
 	return b
@@ -79,11 +78,8 @@ func (c *Conn) Begin(ch wire.Channel, t wire.FrameType, n int) ([]byte, error) {
 	if c.state != stateOpen {
 		return nil, ErrClosed
 	}
-	if !c.Usable(ch) {
-		return nil, ErrChannel
-	}
-	if n > c.MaxSend() {
-		return nil, ErrTooLarge
+	if err := c.maySend(ch, t, n); err != nil {
+		return nil, err
 	}
 	if c.Direct(ch, n) {
 		if err := c.renewKey(ch); err != nil {
@@ -147,15 +143,9 @@ func (c *Conn) Cancel() {
 // Enqueue queues the plaintext in b.B[wire.HeaderLen:] as one frame; b passes
 // to the Conn in every case. f may be nil.
 func (c *Conn) Enqueue(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sched.Flow, b *buf.Buf) error {
-	n := len(b.B) - wire.HeaderLen
-	var err error
-	switch {
-	case c.state != stateOpen:
-		err = ErrClosed
-	case !c.Usable(ch):
-		err = ErrChannel
-	case n > c.MaxSend():
-		err = ErrTooLarge
+	err := ErrClosed
+	if c.state == stateOpen {
+		err = c.maySend(ch, t, len(b.B)-wire.HeaderLen)
 	}
 	if err != nil {
 		b.Release()
@@ -165,8 +155,19 @@ func (c *Conn) Enqueue(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sche
 	return nil
 }
 
-func (c *Conn) enqueueControl(t wire.FrameType, b *buf.Buf) error {
-	return c.Enqueue(wire.ChannelControl, t, 0, nil, b)
+// maySend judges a frame of n plaintext octets from outside the machine, which
+// alone speaks on Control and with the types that all channels share: most of
+// those move its state.
+func (c *Conn) maySend(ch wire.Channel, t wire.FrameType, n int) error {
+	switch {
+	case !c.Usable(ch):
+		return ErrChannel
+	case ch == wire.ChannelControl || t < wire.FirstChannelType:
+		return ErrReserved
+	case n > c.MaxSend():
+		return ErrTooLarge
+	}
+	return nil
 }
 
 func (c *Conn) push(ch wire.Channel, t wire.FrameType, fl wire.Flags, flow *sched.Flow, b *buf.Buf) {
@@ -192,8 +193,14 @@ func (c *Conn) flush() {
 			break
 		}
 		f = c.queue.Pop()
-		if isReply(f.Type) {
+		if isReply(f.Channel, f.Type) {
 			c.replies--
+		}
+		if !c.Usable(f.Channel) {
+			// The peer's HELLO took the channel away after the frame was queued.
+			c.cfg.Counters.DroppedQueued.Add(1)
+			sched.PutFrame(f)
+			continue
 		}
 		err := c.renewKey(f.Channel)
 		if err == nil {
@@ -212,8 +219,13 @@ func (c *Conn) flush() {
 	}
 }
 
-func isReply(t wire.FrameType) bool {
-	return t == wire.TypePing || t == wire.TypePong || t == wire.TypeKeyUpdateAck
+// isReply tells the frames that reply counts.
+func isReply(ch wire.Channel, t wire.FrameType) bool {
+	switch t {
+	case wire.TypePing, wire.TypePong, wire.TypeKeyUpdateAck:
+		return true
+	}
+	return ch == wire.ChannelControl && t == wire.TypeMasterRatchetAck
 }
 
 // grant extends the peer's credit once half of it is used (D6), past the queue:
@@ -228,67 +240,6 @@ func (c *Conn) grant() {
 	}
 	var p [8]byte
 	c.sealNow(wire.ChannelControl, wire.TypeFlowUpdate, control.AppendFlowUpdate(p[:0], limit))
-}
-
-func (c *Conn) side(ch wire.Channel) *sendSide {
-	s := &c.sealers[ch]
-	if s.sealer == nil {
-		s.sealer = record.NewSealer(c.cfg.Send, c.cfg.Profile, c.cfg.Suite, ch)
-		s.since = c.now
-	}
-	return s
-}
-
-// renewKey sends KEY_UPDATE and moves to the next epoch when the current key of
-// ch has reached one of its bounds (D1). The marker is the old epoch's last
-// frame; it is sealed right before the frame that needed the new key, so an
-// idle channel never rotates.
-func (c *Conn) renewKey(ch wire.Channel) error {
-	s := c.side(ch)
-	b := &c.cfg.Bounds
-	if uint64(s.sealer.Seq())+1 < b.Frames && s.sealer.Octets() < b.Octets && c.now-s.since < b.Age {
-		return nil
-	}
-	if s.sealer.Seq() == 0 {
-		// The key is old but unused: nothing was sealed under it that more age
-		// could endanger, and an update of it would be an update a frame when
-		// the bound is tiny.
-		s.since = c.now
-		return nil
-	}
-	return c.updateKey(ch)
-}
-
-// UpdateKey renews the sending key of ch now. It takes effect in the next
-// batch if none is open.
-func (c *Conn) UpdateKey(ch wire.Channel) error {
-	switch {
-	case c.state != stateOpen:
-		return ErrClosed
-	case !c.Usable(ch):
-		return ErrChannel
-	case !c.inBatch:
-		return ErrBegin
-	}
-	return c.updateKey(ch)
-}
-
-func (c *Conn) updateKey(ch wire.Channel) error {
-	s := c.side(ch)
-	var p [16]byte
-	start := len(c.batch)
-	c.batch = append(c.batch, zeroHeader[:]...)
-	c.batch = append(c.batch, control.AppendKeyUpdate(p[:0], s.sealer.Epoch()+1)...)
-	if err := c.sealAt(start, ch, wire.TypeKeyUpdate, 0); err != nil {
-		return err
-	}
-	if err := s.sealer.Update(); err != nil {
-		c.sealFailed(err)
-		return err
-	}
-	s.since = c.now
-	c.cfg.Counters.KeyUpdatesOut.Add(1)
-	return nil
 }
 
 // sealNow seals a small frame of the machine's own into the batch, past the
@@ -322,19 +273,13 @@ func (c *Conn) sealAt(start int, ch wire.Channel, t wire.FrameType, fl wire.Flag
 	c.batch = out
 	c.sealed += len(out) - start
 	c.total += uint64(len(out) - start)
+	c.generation.frames++
 	if ch != wire.ChannelControl {
 		c.credit.Take(n)
 	}
 	c.cfg.Counters.FramesOut.Add(1)
 	c.cfg.Counters.OctetsOut.Add(uint64(len(out) - start))
 	return nil
-}
-
-// sealFailed ends an association whose keys can't be used any more. Nothing can
-// be said to the peer then.
-func (c *Conn) sealFailed(err error) {
-	c.closeSent = true
-	c.end(&CloseError{Code: control.CodeCrypto, Cause: errors.Join(ErrClosed, err)})
 }
 
 func (c *Conn) dropQueue() {

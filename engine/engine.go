@@ -65,6 +65,13 @@ var (
 	ErrTooLarge = assoc.ErrTooLarge
 	// ErrChannel: the channel was not advertised by both sides.
 	ErrChannel = assoc.ErrChannel
+	// ErrRate: another key change now is more than the peer puts up with.
+	ErrRate = assoc.ErrRate
+	// ErrNoRatchet: the association takes no ratchet steps.
+	ErrNoRatchet = assoc.ErrNoRatchet
+	// ErrRekemCrossed and ErrRekemTimeout: a REKEM led to nothing.
+	ErrRekemCrossed = assoc.ErrRekemCrossed
+	ErrRekemTimeout = assoc.ErrRekemTimeout
 	// ErrShutdown: the engine is shutting down.
 	ErrShutdown = errors.New("engine: shut down")
 	// ErrRawRemote: raw TCP towards or from an address that is not loopback, and
@@ -122,6 +129,13 @@ type Limits struct {
 	CloseWait         time.Duration   // 1 s for the queue and CLOSE_ACK at the end
 	Budget            int64           // 1 GiB in all queues and partial frames
 	Keys              profiles.Bounds // the profile's; only lower ones count (D1)
+	// Ratchet bounds what is sent under one root before a MASTER_RATCHET replaces
+	// it: by default four times the profile's bounds of keys. A negative Age turns
+	// the steps that come by themselves off.
+	Ratchet profiles.Bounds
+	// Rekem is the age at which a REKEM heals the root of what is received: by
+	// default 24 times the profile's age bound of keys; negative: never by itself.
+	Rekem time.Duration
 }
 
 // Defaults of Limits that belong to the engine itself.
@@ -456,6 +470,10 @@ func (e *Engine) start(role Role, res handshake.Result, local, remote net.Addr, 
 			HelloWait:    l.HelloWait,
 			CloseWait:    l.CloseWait,
 			Bounds:       l.Keys,
+			Ratchet:      l.Ratchet,
+			Rekem:        l.Rekem,
+			KEM:          res.KEM,
+			Rand:         rand.Reader,
 			Budget:       e.budget,
 			Counters:     &e.frames,
 		},

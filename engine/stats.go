@@ -19,6 +19,11 @@ type Stats struct {
 	PathFrames                    uint64
 	StaleAcks                     uint64
 	KeyUpdatesIn, KeyUpdatesOut   uint64
+	RatchetsIn, RatchetsOut       uint64 // tier-1 steps of peers and of ours
+	RekemsIn, RekemsOut           uint64 // tier-2 steps peers asked for, and we
+	RekemsDropped                 uint64 // ours that were crossed or not answered
+	StaleRekems                   uint64 // peers' that were not followed
+	KeyChangesPutOff              uint64 // due by Limits, but too soon for a peer
 	PingsIn, PingsOut             uint64
 	ErrorsIn, ErrorsOut           uint64
 	ClosedByPeer, ClosedLocally   uint64 // associations
@@ -53,6 +58,13 @@ func (e *Engine) Stats() Stats {
 		StaleAcks:           f.StaleAcks.Load(),
 		KeyUpdatesIn:        f.KeyUpdatesIn.Load(),
 		KeyUpdatesOut:       f.KeyUpdatesOut.Load(),
+		RatchetsIn:          f.RatchetsIn.Load(),
+		RatchetsOut:         f.RatchetsOut.Load(),
+		RekemsIn:            f.RekemsIn.Load(),
+		RekemsOut:           f.RekemsOut.Load(),
+		RekemsDropped:       f.RekemsDropped.Load(),
+		StaleRekems:         f.StaleRekems.Load(),
+		KeyChangesPutOff:    f.KeyChangesPutOff.Load(),
 		PingsIn:             f.PingsIn.Load(),
 		PingsOut:            f.PingsOut.Load(),
 		ErrorsIn:            f.ErrorsIn.Load(),

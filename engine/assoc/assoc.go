@@ -9,7 +9,6 @@
 package assoc
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -162,6 +161,7 @@ type Association struct {
 	drainText string
 	timeout   machineTimer
 	stall     stallTimer
+	rekems    []chan<- error // who waits for the tier-2 step under way
 }
 
 // New makes an association that stands at now. Start must follow, on the loop.
@@ -371,6 +371,9 @@ func (a *Association) Turn(now time.Duration, in, batch []byte) []byte {
 	batch = a.m.TakeBatch()
 	a.inTurn = false // what HandleRoom sends asks for a turn of its own
 	a.settleQueue()
+	if a.rekems != nil && !a.m.Rekeming() {
+		a.settleRekem(a.m.RekemOutcome())
+	}
 	if a.m.Closed() {
 		a.finishClosed()
 		return batch
@@ -449,6 +452,7 @@ func (a *Association) finish(err *CloseError) {
 	sched.Run(a.inbox.Close()) // their sends fail; whoever posted learns of the end below
 	a.each(func(cc ChannelConn) { cc.HandleClose(err) })
 	a.m.Release()
+	a.settleRekem(err)
 	a.o.Budget.Give(int(a.admittedNow()))
 	a.releaseWaiters()
 	close(a.done)
@@ -496,17 +500,3 @@ func (a *Association) HighWater() int { return a.highWater() }
 // Queued is the number of octets that wait for the peer, outside the transport.
 // Any goroutine.
 func (a *Association) Queued() int { return int(a.queued.Load()) }
-
-// UpdateKey renews the sending key of ch (KEY_UPDATE). Any goroutine.
-func (a *Association) UpdateKey(ctx context.Context, ch wire.Channel) error {
-	res := make(chan error, 1)
-	if !a.Do(func() { res <- a.m.UpdateKey(ch) }) {
-		return a.Err()
-	}
-	select {
-	case err := <-res:
-		return err
-	case <-ctx.Done():
-		return ctx.Err()
-	}
-}

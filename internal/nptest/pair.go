@@ -7,6 +7,8 @@ package nptest
 import (
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
+	"math/rand/v2"
 	"runtime"
 	"sync/atomic"
 	"testing"
@@ -27,6 +29,8 @@ type Options struct {
 	Client, Server assoc.Options
 	Profile        *profiles.Profile // nil: Standard
 	Suite          profiles.Suite    // 0: AES-256-GCM
+	KEM            profiles.KEM      // 0: the profile's first
+	Seed           uint64            // of both sides' randomness
 	Latency        time.Duration     // one way
 	// Chunk splits what is sent into reads of at most so many octets; 0: as sent.
 	Chunk int
@@ -94,6 +98,9 @@ func NewPair(t testing.TB, o Options) *Pair {
 	if o.Suite == 0 {
 		o.Suite = profiles.AES256GCM
 	}
+	if o.KEM == 0 {
+		o.KEM = o.Profile.KEMs[0]
+	}
 	p := &Pair{t: t, o: o, now: time.Hour}
 	p.Client = p.end(assoc.Client, o.Client, serverKey)
 	p.Server = p.end(assoc.Server, o.Server, clientKey)
@@ -116,7 +123,13 @@ func (p *Pair) end(role assoc.Role, o assoc.Options, peer identity.PublicKey) *E
 		send, recv = recv, send
 	}
 	o.Conn.Role = role
-	o.Conn.Profile, o.Conn.Suite = p.o.Profile, p.o.Suite
+	o.Conn.Profile, o.Conn.Suite, o.Conn.KEM = p.o.Profile, p.o.Suite, p.o.KEM
+	if o.Conn.Rand == nil {
+		var seed [32]byte
+		binary.BigEndian.PutUint64(seed[:], p.o.Seed)
+		seed[31] = byte(role)
+		o.Conn.Rand = rand.NewChaCha8(seed)
+	}
 	o.Conn.Send = schedule.NewRoot(p.o.Profile.Hash, send, bytes.Clone(master))
 	o.Conn.Recv = schedule.NewRoot(p.o.Profile.Hash, recv, bytes.Clone(master))
 	if o.PeerKey.IsZero() {

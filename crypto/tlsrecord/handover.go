@@ -6,6 +6,7 @@ import (
 	"encoding/binary"
 	"encoding/hex"
 	"errors"
+	"fmt"
 	"io"
 
 	"github.com/trestle-npamp/trestle/internal/buf"
@@ -240,6 +241,9 @@ func (h *Handover) Abandon() {
 	h.last = nil
 }
 
+// Format prints no secret, whatever the verb.
+func (h *Handover) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "tlsrecord.Handover(redacted)") }
+
 // keyLog is the KeyLogWriter of one handshake. crypto/tls calls its Write with a
 // mutex held that all connections of the process share, so it does next to
 // nothing: it keeps the two application secrets, in place, and gives nothing away.
@@ -295,6 +299,10 @@ func (s *secret) set(line []byte) {
 		s.n = n
 	}
 }
+
+// Format prints no secret, whatever the verb: crypto/tls's configuration points
+// here, and configurations get printed.
+func (k *keyLog) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "tlsrecord.keyLog(redacted)") }
 
 // complete tells that both secrets are there.
 func (k *keyLog) complete() bool { return k.client.n > 0 && k.server.n > 0 }

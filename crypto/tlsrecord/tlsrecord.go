@@ -142,6 +142,9 @@ type Keys struct {
 	Seq uint64
 }
 
+// Format prints the counter and not the secret, whatever the verb.
+func (k Keys) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "tlsrecord.Keys(%d, redacted)", k.Seq) }
+
 // Config makes a Conn. Suite, Read and Write are required.
 type Config struct {
 	// Suite is the cipher suite: tls.TLS_AES_128_GCM_SHA256,

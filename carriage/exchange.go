@@ -166,9 +166,9 @@ func (b *Bridge) on(a *assoc.Association) (*conn, error) {
 	return c, nil
 }
 
-// Start sends c as a request on a and returns at once. done is told how the
-// exchange ends, exactly once and possibly before Start returns; if Start
-// returns an error it is not told anything. Any goroutine may call Start.
+// Start sends c as a request on a and returns at once. done, unless it is nil, is
+// told how the exchange ends, exactly once and possibly before Start returns; if
+// Start returns an error it is not told anything. Any goroutine may call Start.
 //
 // Errors: ErrNotAttached, ErrProtocol, ErrMalformed (with the reason),
 // assoc.ErrTooLarge, assoc.ErrWouldBlock when too much waits to be sent,
@@ -179,6 +179,9 @@ func (b *Bridge) Start(a *assoc.Association, c *Call, done Completion) (Exchange
 	cn, err := b.on(a)
 	if err != nil {
 		return Exchange{}, err
+	}
+	if done == nil {
+		done = CompletionFunc(func(*Reply) {})
 	}
 	e := exchanges.Get().(*exchange)
 	e.c, e.done = cn, done

@@ -150,6 +150,9 @@ func (r *Request) Release() {
 // its association. It is for handlers that retained the request or run on the
 // pool, and serves to give up work nobody waits for.
 func (r *Request) Done() <-chan struct{} {
+	if r.state.Load() != stateOpen {
+		return *over
+	}
 	for {
 		if p := r.done.Load(); p != nil {
 			return *p
@@ -172,7 +175,8 @@ func (r *Request) claim() bool {
 	if !r.state.CompareAndSwap(stateOpen, stateAnswered) {
 		return false
 	}
-	if r.retained {
+	// One that is not retained has no other goroutine to tell.
+	if r.retained || r.done.Load() != nil {
 		if p := r.done.Swap(over); p != nil {
 			close(*p)
 		}

@@ -3,6 +3,7 @@ package carriage_test
 import (
 	"errors"
 	"fmt"
+	"runtime"
 	"strings"
 	"testing"
 	"time"
@@ -901,4 +902,106 @@ func TestValidateRefusesImpossibleConfigurations(t *testing.T) {
 		}
 	}()
 	carriage.New(carriage.Config{Protocols: []carriage.Protocol{{ID: 2}}})
+}
+
+// A handler that ends its goroutine costs its request and not the pool.
+func TestAsyncHandlerThatEndsItsGoroutine(t *testing.T) {
+	cfg := config(carriage.HandlerFunc(func(r *carriage.Request) {
+		if string(r.Corr()) == "exit" {
+			runtime.Goexit()
+		}
+		_ = r.Respond(result(r))
+	}))
+	cfg.Protocols[0].Async = true
+	cfg.Workers = 1
+	p, _, c := serving(t, cfg)
+	for _, corr := range []string{"exit", "a", "b"} {
+		c.send(t, request(corr, ping1))
+	}
+	p.RunUntil(func() bool { return len(c.frames) == 3 })
+	for _, m := range c.take(t) {
+		if string(m.Corr) == "exit" {
+			transport(t, m, "exit", bridge.CodeNotDelivered)
+		} else if m.Kind != bridge.KindResponse {
+			t.Errorf("%q: %v", m.Corr, m.Kind)
+		}
+	}
+}
+
+// A request that is answered first and retained afterwards keeps its octets.
+func TestRetainAfterTheAnswer(t *testing.T) {
+	var kept *carriage.Request
+	p, _, c := serving(t, config(carriage.HandlerFunc(func(r *carriage.Request) {
+		_ = r.Respond(result(r))
+		r.Retain()
+		kept = r
+	})))
+	c.send(t, request("c", ping1))
+	p.Settle()
+	c.send(t, request("d", `{"jsonrpc":"2.0","id":2,"method":"m"}`))
+	first := kept
+	p.Settle()
+	if ms := c.take(t); len(ms) != 2 || string(first.Foreign()) != ping1 || string(first.Corr()) != "c" {
+		t.Errorf("%d answers, %q on %q", len(ms), first.Foreign(), first.Corr())
+	}
+	<-first.Done()
+	first.Release()
+	if n := p.Server.ChannelConn(wire.ChannelBridge).Busy(); n != 0 {
+		t.Errorf("%d busy", n)
+	}
+}
+
+// ... also when that answer waits for room.
+func TestRetainOfARequestWhoseAnswerWaits(t *testing.T) {
+	var kept []*carriage.Request
+	b, c := carriage.New(config(carriage.HandlerFunc(func(r *carriage.Request) {
+		_ = r.Respond(fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":"%0100000d"}`, 0))
+		r.Retain()
+		kept = append(kept, r)
+	}))), new(peer)
+	o := options(b)
+	o.OutboundLimit, o.Conn.HighWater = 128<<10, 64<<10
+	p := pair(t, options(c), o)
+	p.Server.Block(true)
+	for i := range 6 {
+		c.send(t, request(fmt.Sprint(i), ping1))
+	}
+	p.Settle()
+	p.Server.Block(false)
+	p.Run(second)
+	if n := len(c.take(t)); n != 6 {
+		t.Errorf("%d answers", n)
+	}
+	for i, r := range kept {
+		if string(r.Foreign()) != ping1 || string(r.Corr()) != fmt.Sprint(i) {
+			t.Errorf("%q on %q", r.Foreign(), r.Corr())
+		}
+		r.Release()
+	}
+}
+
+// D7, D21: what the configured numbers carry reaches the handler, and a reply has
+// its request's media type.
+func TestD7_ConfiguredTagsAreCarried(t *testing.T) {
+	h := new(held)
+	tags := &bridge.Tags{OpaqueContentType: 0x40, EdgeMetadata: 0x41, OpaqueContent: 0x70}
+	client, server := config(nil), config(h)
+	client.Tags, server.Tags = tags, tags
+	p, b, _ := both(t, client, server)
+	o, _ := start(t, b, p.Client.Association, carriage.Call{
+		Protocol: raw, Content: tags.OpaqueContent, MediaType: []byte("text/plain"), Metadata: []byte("meta"), Foreign: []byte("hello"),
+	})
+	p.Settle()
+	r := h.requests[0]
+	if string(r.MediaType()) != "text/plain" || string(r.Metadata()) != "meta" || r.Content() != tags.OpaqueContent || string(r.Foreign()) != "hello" {
+		t.Errorf("%q %q %v %q", r.MediaType(), r.Metadata(), r.Content(), r.Foreign())
+	}
+	if err := r.Respond([]byte("bye")); err != nil {
+		t.Fatal(err)
+	}
+	r.Release()
+	p.Settle()
+	if o.n != 1 || o.Err != nil || o.Content != tags.OpaqueContent || string(o.Foreign) != "bye" {
+		t.Errorf("%+v", o)
+	}
 }

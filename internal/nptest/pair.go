@@ -123,7 +123,10 @@ func (p *Pair) end(role assoc.Role, o assoc.Options, peer identity.PublicKey) *E
 		send, recv = recv, send
 	}
 	o.Conn.Role = role
-	o.Conn.Profile, o.Conn.Suite, o.Conn.KEM = p.o.Profile, p.o.Suite, p.o.KEM
+	o.Conn.Profile, o.Conn.Suite = p.o.Profile, p.o.Suite
+	if o.Conn.KEM == 0 {
+		o.Conn.KEM = p.o.KEM
+	}
 	if o.Conn.Rand == nil {
 		var seed [32]byte
 		binary.BigEndian.PutUint64(seed[:], p.o.Seed)

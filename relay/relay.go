@@ -57,9 +57,13 @@ type Relay struct {
 	disco   *discovery.Discovery
 	edge    *edge.Edge
 
+	// ctx ends when a shutdown begins.
+	ctx      context.Context
+	stop     context.CancelFunc
+	starting sync.Mutex // held while Start works
+	started  bool       // guarded by starting
+
 	mu      sync.Mutex
-	started bool
-	stopped bool
 	engine  *engine.Engine
 	npamp   *engine.Listener
 	http    *http.Server
@@ -94,6 +98,7 @@ func New(cfg Config) (*Relay, error) {
 		cfg.Engine.Identity = key
 	}
 	r := &Relay{cfg: cfg, log: cfg.Logger, ended: make(chan struct{}), done: make(chan struct{})}
+	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.routes.max = cfg.MaxAgents
 
 	f := &r.forward
@@ -154,24 +159,30 @@ func isLoopback(a net.Addr) bool {
 // and callers are served on both, and the demo agent, if there is one, is
 // reachable. ctx bounds the start alone. After an error nothing is left open.
 func (r *Relay) Start(ctx context.Context) error {
-	r.mu.Lock()
-	switch {
-	case r.stopped:
-		r.mu.Unlock()
-		return ErrStopped
-	case r.started:
-		r.mu.Unlock()
-		return ErrStarted
-	}
-	r.started = true
-	r.mu.Unlock()
-	if err := r.start(ctx); err != nil {
+	err := r.startOnce(ctx)
+	if err != nil && err != ErrStarted && err != ErrStopped {
 		ended, cancel := context.WithCancel(context.WithoutCancel(ctx))
 		cancel()
 		_ = r.Shutdown(ended)
-		return err
 	}
-	return nil
+	return err
+}
+
+// startOnce holds starting, so that a shutdown finds all or nothing started.
+func (r *Relay) startOnce(ctx context.Context) error {
+	r.starting.Lock()
+	defer r.starting.Unlock()
+	switch {
+	case r.ctx.Err() != nil:
+		return ErrStopped
+	case r.started:
+		return ErrStarted
+	}
+	r.started = true
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	defer context.AfterFunc(r.ctx, cancel)()
+	return r.start(ctx)
 }
 
 func (r *Relay) start(ctx context.Context) error {
@@ -201,13 +212,22 @@ func (r *Relay) start(ctx context.Context) error {
 	r.mu.Lock()
 	r.npamp = l
 	r.mu.Unlock()
+	var web net.Listener
 	if r.cfg.HTTP != "" {
-		if err := r.startHTTP(ctx); err != nil {
+		if web, err = r.listenHTTP(ctx); err != nil {
 			return err
 		}
 	}
 	if r.cfg.Demo {
-		return r.startDemo(ctx, demoKey)
+		if err := r.startDemo(ctx, demoKey); err != nil {
+			if web != nil {
+				_ = web.Close()
+			}
+			return err
+		}
+	}
+	if web != nil {
+		r.serveHTTP(web)
 	}
 	return nil
 }
@@ -226,11 +246,11 @@ func allowAlso(peers identity.Verifier, key identity.PublicKey) identity.Verifie
 	}
 }
 
-func (r *Relay) startHTTP(ctx context.Context) error {
+func (r *Relay) listenHTTP(ctx context.Context) (net.Listener, error) {
 	var lc net.ListenConfig
 	l, err := lc.Listen(ctx, "tcp", r.cfg.HTTP)
 	if err != nil {
-		return err
+		return nil, err
 	}
 	switch {
 	case isLoopback(l.Addr()), r.cfg.Edge.Authenticate != nil:
@@ -238,8 +258,12 @@ func (r *Relay) startHTTP(ctx context.Context) error {
 		r.log.Warn("the HTTP edge is open to the network without authentication", slog.Any("http", l.Addr()))
 	default:
 		_ = l.Close()
-		return fmt.Errorf("%w: %v", ErrOpenHTTP, l.Addr())
+		return nil, fmt.Errorf("%w: %v", ErrOpenHTTP, l.Addr())
 	}
+	return l, nil
+}
+
+func (r *Relay) serveHTTP(l net.Listener) {
 	server := &http.Server{
 		Handler:           r.edge,
 		ReadHeaderTimeout: headerTimeout,
@@ -255,7 +279,6 @@ func (r *Relay) startHTTP(ctx context.Context) error {
 			r.fail(fmt.Errorf("relay: HTTP: %w", err))
 		}
 	})
-	return nil
 }
 
 // startDemo starts the demo agent and waits until callers can reach it.
@@ -421,8 +444,10 @@ func (r *Relay) shutdown(ctx context.Context) error {
 	r.forward.drain.Store(true)
 	r.edge.Drain()
 	r.fail(nil)
+	r.stop()
+	r.starting.Lock()
+	defer r.starting.Unlock()
 	r.mu.Lock()
-	r.stopped = true
 	e, server, demo := r.engine, r.http, r.demo
 	r.mu.Unlock()
 

@@ -1262,6 +1262,29 @@ func TestMessagesOverTheFrameLimit(t *testing.T) {
 	post(t, r, "a", request(1100<<10)).want(t, 502, "NotDelivered")
 }
 
+// L11: with the limits raised on all hops, a message of 12 MiB crosses whole,
+// both ways.
+func TestLargeMessagesCrossWhole(t *testing.T) {
+	limits := engine.Limits{MaxFrame: 16 << 20, Outbound: 32 << 20}
+	r := startRelay(t, Config{Engine: engine.Config{Limits: limits}, Edge: edge.Config{MaxBody: 13 << 20}})
+	pad := strings.Repeat("0123456789abcdef", 12<<20/16)
+	server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body := read(t, req)
+		respond(w, 200, `{"jsonrpc":"2.0","id":7,"result":`+body+`}`)
+	}))
+	defer server.Close()
+	client, err := upstream.New(upstream.Config{URL: server.URL, MaxReply: 14 << 20})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	startAgent(t, AgentConfig{Name: "a", Relay: r.Addr().String(), Backend: client, Engine: engine.Config{Limits: limits}})
+	request := `{"jsonrpc":"2.0","id":7,"method":"message/send","params":"` + pad + `"}`
+	if a := post(t, r, "a", request); a.status != 200 || a.body != `{"jsonrpc":"2.0","id":7,"result":`+request+`}` {
+		t.Errorf("%d with %d octets: %.200s", a.status, len(a.body), a.body)
+	}
+}
+
 func TestDemoAgent(t *testing.T) {
 	allowed := newKey(t)
 	r := startRelay(t, Config{Demo: true, Engine: engine.Config{Peers: identity.Pin(allowed.Public())}})
@@ -1270,8 +1293,7 @@ func TestDemoAgent(t *testing.T) {
 	if idOf(t, a.body) != `"é\u00e9"` {
 		t.Errorf("%s", a.body)
 	}
-	task := a.body[strings.Index(a.body, `"id":"`)+6:]
-	task = a.body[strings.LastIndex(a.body[:strings.Index(a.body, `"kind":"task"`)], `"id":"`)+6:]
+	task := a.body[strings.LastIndex(a.body[:strings.Index(a.body, `"kind":"task"`)], `"id":"`)+6:]
 	task = task[:strings.IndexByte(task, '"')]
 	post(t, r, "echo", `{"jsonrpc":"2.0","id":2,"method":"tasks/get","params":{"id":"`+task+`"}}`).want(t, 200, `"state":"completed"`)
 	post(t, r, "echo", `{"jsonrpc":"2.0","id":2,"method":"GetTask","params":{"id":"`+task+`"}}`).want(t, 200, `TASK_STATE_COMPLETED`)
@@ -1347,6 +1369,27 @@ func TestOpenHTTPIsRefused(t *testing.T) {
 	}
 }
 
+// Shutdown in the middle of Start leaves nothing behind.
+func TestShutdownDuringStart(t *testing.T) {
+	for range 20 {
+		r, err := New(Config{Listen: "127.0.0.1:0", HTTP: "127.0.0.1:0", Demo: true, Engine: engine.Config{Transport: engine.TransportTCP, Loops: 1}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		started := make(chan error, 1)
+		go func() { started <- r.Start(t.Context()) }()
+		if rand.IntN(2) == 0 {
+			<-time.After(time.Duration(rand.IntN(5)) * time.Millisecond)
+		}
+		if err := r.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+		if err := <-started; err != nil && !errors.Is(err, ErrStopped) && !errors.Is(err, context.Canceled) {
+			t.Errorf("start: %v", err)
+		}
+	}
+}
+
 var errAny = errors.New("any error")
 
 func TestHTTPConnectionsAreBounded(t *testing.T) {
@@ -1408,4 +1451,54 @@ func TestAgentConfigurationIsChecked(t *testing.T) {
 	if _, err := NewAgent(AgentConfig{Name: "a", Relay: "127.0.0.1:1"}); err == nil {
 		t.Error("no backend")
 	}
+}
+
+// BenchmarkForward is one unary request of an N-PAMP caller through the relay to
+// an N-PAMP agent and back, over loopback, many under way at a time.
+func BenchmarkForward(b *testing.B) {
+	r, err := New(Config{Listen: "127.0.0.1:0", Engine: engine.Config{Transport: engine.TransportTCP, Loops: 1}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if err := r.Start(b.Context()); err != nil {
+		b.Fatal(err)
+	}
+	defer r.Shutdown(context.Background())
+	answer := []byte(`{"jsonrpc":"2.0","id":1,"result":{"pad":"` + strings.Repeat("x", 400) + `"}}`)
+	agent := carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(carriage.HandlerFunc(func(r *carriage.Request) { _ = r.Respond(answer) }))}})
+	d := discovery.New(discovery.Config{})
+	link := func(agent string, handlers ...engine.ChannelHandler) (*engine.Engine, *engine.Association) {
+		e, err := engine.New(engine.Config{Transport: engine.TransportTCP, Loops: 1, Protocols: []uint8{2}, Channels: handlers})
+		if err != nil {
+			b.Fatal(err)
+		}
+		a, err := e.Dial(b.Context(), r.Addr().String(), engine.DialOptions{Agent: agent})
+		if err != nil {
+			b.Fatal(err)
+		}
+		return e, a
+	}
+	e, a := link("", agent, d)
+	defer e.Shutdown(context.Background())
+	err = d.Announce(b.Context(), a, disco.Record{ID: []byte("r"), Kind: disco.KindAgent, Agent: disco.AgentBody{AgentID: []byte("a"), Protocols: disco.ListOf(bridge.ProtocolA2A)}})
+	if err != nil {
+		b.Fatal(err)
+	}
+	if _, err := d.Query(b.Context(), a, disco.Filter{}); err != nil {
+		b.Fatal(err)
+	}
+	client := carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(nil)}})
+	e, a = link("a", client)
+	defer e.Shutdown(context.Background())
+	request := []byte(`{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"pad":"` + strings.Repeat("x", 400) + `"}}`)
+	b.ReportAllocs()
+	b.SetParallelism(64)
+	b.ResetTimer()
+	b.RunParallel(func(pb *testing.PB) {
+		for pb.Next() {
+			if _, err := client.Call(context.Background(), a, &carriage.Call{Protocol: bridge.ProtocolA2A, Foreign: request, Hop: true}); err != nil {
+				b.Error(err)
+			}
+		}
+	})
 }

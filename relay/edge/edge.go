@@ -204,6 +204,10 @@ var documents = map[string]string{
 func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	begin := time.Now()
 	x := exchange{edge: e, w: w, r: r, control: http.NewResponseController(w)}
+	// The connection may come with the deadlines of the request before. This one
+	// also bounds what net/http reads of a body that is refused unread.
+	_ = x.control.SetWriteDeadline(time.Time{})
+	_ = x.control.SetReadDeadline(begin.Add(e.cfg.BodyTimeout))
 	if r.URL.Path == "/healthz" {
 		x.health()
 		return
@@ -307,6 +311,7 @@ func (x *exchange) serve(place string) error {
 // document serves a GET for a card.
 func (x *exchange) document(operation string) error {
 	x.message.Document, x.op = true, operation
+	_ = x.control.SetReadDeadline(time.Time{}) // watched for the caller's leaving
 	x.message.Method = []byte(operation)
 	x.message.Effect = bridge.ReadOnly
 	ctx, cancel := context.WithTimeout(x.r.Context(), x.edge.cfg.Timeout)
@@ -404,7 +409,6 @@ func release(r *Reply) {
 // readBody reads the request's body within its bounds.
 func (x *exchange) readBody() (*body.Body, error) {
 	e := x.edge
-	_ = x.control.SetReadDeadline(time.Now().Add(e.cfg.BodyTimeout))
 	content, err := body.Read(x.r.Body, x.r.ContentLength, e.cfg.MaxBody, e.budget)
 	switch {
 	case err == nil:

@@ -405,6 +405,57 @@ func TestSlowBodyIsGivenUp(t *testing.T) {
 	}
 }
 
+// A body that is refused unread, and never comes, does not hold its connection.
+func TestUnreadBodyIsGivenUp(t *testing.T) {
+	_, s := newEdge(t, Config{BodyTimeout: 20 * time.Millisecond})
+	conn, err := net.Dial("tcp", s.Listener.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprintf(conn, "POST /agents/echo HTTP/1.1\r\nHost: localhost\r\nContent-Type: text/plain\r\nContent-Length: 100\r\n\r\n{")
+	octets, _ := io.ReadAll(conn)
+	if !bytes.HasPrefix(octets, []byte("HTTP/1.1 415 ")) {
+		t.Errorf("%q", octets)
+	}
+}
+
+// The deadlines of one request don't strike the next one on its connection, nor
+// a caller who waits longer than a body may take.
+func TestDeadlinesDoNotOutliveTheirRequest(t *testing.T) {
+	const short = 30 * time.Millisecond
+	_, s := newEdge(t, Config{BodyTimeout: short, WriteTimeout: short, Forwarder: &agent{call: func(ctx context.Context, m *Message) (*Reply, error) {
+		select {
+		case <-time.After(3 * short):
+			return echo(ctx, m)
+		case <-ctx.Done():
+			return nil, ctx.Err()
+		}
+	}}})
+	transport := &http.Transport{MaxConnsPerHost: 1}
+	defer transport.CloseIdleConnections()
+	for i := range 3 {
+		request, err := http.NewRequestWithContext(t.Context(), "POST", s.URL+"/agents/echo", strings.NewReader(`{"jsonrpc":"2.0","id":4,"method":"ping"}`))
+		if i == 1 {
+			request, err = http.NewRequestWithContext(t.Context(), "GET", s.URL+"/agents/echo/v1/card", nil)
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		request.Header.Set("Content-Type", "application/json")
+		request.Header.Set("Expect", "100-continue")
+		response, err := transport.RoundTrip(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := io.Copy(io.Discard, response.Body); err != nil || response.StatusCode != 200 {
+			t.Errorf("request %d: %d, %v", i, response.StatusCode, err)
+		}
+		response.Body.Close()
+		<-time.After(2 * short)
+	}
+}
+
 func TestAuthentication(t *testing.T) {
 	var principal string
 	_, s := newEdge(t, Config{

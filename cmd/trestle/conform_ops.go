@@ -2,13 +2,13 @@ package main
 
 import (
 	"bytes"
-	"crypto/aes"
 	"crypto/cipher"
 	"errors"
 	"fmt"
 
 	"golang.org/x/crypto/chacha20poly1305"
 
+	"github.com/trestle-npamp/trestle/asm/aesgcm"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
@@ -277,20 +277,15 @@ type plainHex struct {
 	Plain octets `json:"pt"`
 }
 
-// aead expands the key. The record layer seals whole frames only and hands out
-// no bare AEAD, so the two suites are put together here once more, from the
-// same two libraries.
+// aead expands the key, with the implementations that the record layer, which
+// seals whole frames only, is made from.
 func (in aeadFields) aead() (cipher.AEAD, error) {
 	if len(in.Key) != schedule.KeyLen || len(in.Nonce) != schedule.IVLen {
 		return nil, errConformLength
 	}
 	switch in.Suite {
 	case profiles.AES256GCM.String():
-		block, err := aes.NewCipher(in.Key)
-		if err != nil {
-			return nil, err
-		}
-		return cipher.NewGCM(block)
+		return aesgcm.New(in.Key)
 	case profiles.ChaCha20Poly1305.String():
 		return chacha20poly1305.New(in.Key)
 	}

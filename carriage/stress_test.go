@@ -150,8 +150,9 @@ type direct struct {
 
 type noTransport struct{}
 
-func (noTransport) Wake()         {}
-func (noTransport) Buffered() int { return 0 }
+func (noTransport) Wake()              {}
+func (noTransport) Buffered() int      { return 0 }
+func (noTransport) Now() time.Duration { return 0 }
 
 func newDirect(tb testing.TB, client, server assoc.ChannelHandler) *direct {
 	tb.Helper()

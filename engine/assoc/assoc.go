@@ -100,6 +100,8 @@ type Transport interface {
 	// Buffered is how many octets of earlier turns the transport still holds.
 	// Loop only.
 	Buffered() int
+	// Now is the loop's time, which does not move within a turn. Loop only.
+	Now() time.Duration
 }
 
 // Options make an Association.

@@ -417,3 +417,61 @@ func TestEchoTurnAllocatesNothing(t *testing.T) {
 		t.Errorf("%v allocations a turn", n)
 	}
 }
+
+// A frame over the outbound limit is not undeliverable: it goes when nothing
+// else waits.
+func TestOversizedFrameGoesAlone(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) {
+		o.Client.OutboundLimit = 64 << 10
+		o.Client.Conn.HighWater = 1 << 10
+	})
+	p.Client.Block(true)
+	for p.Client.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 1<<10))) == nil {
+		p.Settle()
+	}
+	if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 512<<10))); !errors.Is(err, assoc.ErrWouldBlock) {
+		t.Errorf("beside others: %v", err)
+	}
+	p.Client.Block(false)
+	p.Settle()
+	n := len(s.frames)
+	if err := p.Client.Send(t.Context(), wire.ChannelBridge, typ, make([]byte, 512<<10)); err != nil {
+		t.Errorf("alone: %v", err)
+	}
+	p.Settle()
+	if len(s.frames) != n+1 || len(s.frames[n]) != 512<<10 {
+		t.Error("it did not arrive")
+	}
+}
+
+// A timer that an expiring timer starts runs its whole time.
+func TestTimerStartedByATimer(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, nil)
+	tm := &chain{a: p.Client.Association}
+	tm.timer.Owner = tm
+	start := p.Now()
+	p.Client.Do(func() { p.Client.StartTimer(&tm.timer, time.Second) })
+	p.Run(10 * time.Second)
+	if len(tm.at) != 3 {
+		t.Fatalf("expired %d times, want 3", len(tm.at))
+	}
+	for i, at := range tm.at {
+		if d := at - start; d < time.Duration(i+1)*time.Second || d > time.Duration(i+1)*time.Second+100*time.Millisecond {
+			t.Errorf("expiry %d after %v", i, d)
+		}
+	}
+}
+
+type chain struct {
+	timer sched.Timer
+	a     *assoc.Association
+	at    []time.Duration
+}
+
+func (c *chain) HandleExpire(now time.Duration) {
+	if c.at = append(c.at, now); len(c.at) < 3 {
+		c.a.StartTimer(&c.timer, time.Second)
+	}
+}

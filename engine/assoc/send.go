@@ -20,9 +20,11 @@ func NewBuf(n int) *buf.Buf {
 	return b
 }
 
-// admit makes room for n more queued octets, or counts the refusal.
+// admit makes room for n more queued octets, or counts the refusal. One frame is
+// admitted whatever its size if nothing else waits: a limit below the largest
+// frame must not make that frame undeliverable.
 func (a *Association) admit(n int) bool {
-	if a.queued.Add(int64(n)) > int64(a.o.OutboundLimit) || !a.o.Budget.Take(n) {
+	if q := a.queued.Add(int64(n)); q > int64(a.o.OutboundLimit) && q != int64(n) || !a.o.Budget.Take(n) {
 		a.queued.Add(-int64(n))
 		a.refused.Store(true)
 		a.o.Counters.WouldBlock.Add(1)
@@ -213,9 +215,7 @@ func (a *Association) Send(ctx context.Context, ch wire.Channel, t wire.FrameTyp
 // WaitRoom waits until about n octets could be queued, the association ends or
 // ctx does. Any goroutine but the loop.
 func (a *Association) WaitRoom(ctx context.Context, n int) error {
-	if n > a.o.OutboundLimit {
-		return ErrTooLarge
-	}
+	n = min(n, a.o.OutboundLimit) // a larger frame needs the queue empty
 	for {
 		a.roomMu.Lock()
 		if a.roomWait == nil {

@@ -7,12 +7,18 @@ import (
 	"github.com/trestle-npamp/trestle/wire/control"
 )
 
-// Now is the time of the current turn, since an arbitrary origin. Loop only.
-func (a *Association) Now() time.Duration { return a.now }
+// Now is the loop's time, since an arbitrary origin: in a turn that turn's, in an
+// expiring timer that of the expiry. Loop only.
+func (a *Association) Now() time.Duration {
+	if a.trans == nil {
+		return a.now // before the start
+	}
+	return a.trans.Now()
+}
 
 // StartTimer lets t expire after d, on the loop; a running t is moved. Loop only.
 func (a *Association) StartTimer(t *sched.Timer, d time.Duration) {
-	a.wheel.Start(t, a.now+d)
+	a.wheel.Start(t, a.Now()+d)
 }
 
 // StopTimer stops t if it runs. Loop only.

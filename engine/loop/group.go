@@ -194,9 +194,9 @@ func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 	k.started.Store(true)
 	l := k.l
 	l.enter()
-	if err := k.a.Start(e.g.Now(), k, l.wheel); err != nil {
+	if err := k.a.Start(l.now, k, l.wheel); err != nil {
 		e.g.log.Error("association could not start", "error", err)
-		k.a.TransportClosed(e.g.Now(), err)
+		k.a.TransportClosed(l.now, err)
 	}
 	early := k.early
 	k.early = nil
@@ -268,7 +268,7 @@ func (t *ticker) post() {
 func (t *ticker) Run(context.Context) error {
 	t.posted.Store(false)
 	t.l.enter()
-	t.l.wheel.Advance(t.l.g.Now())
+	t.l.wheel.Advance(t.l.now)
 	t.l.leave()
 	return nil
 }
@@ -286,11 +286,15 @@ type eventLoop struct {
 	running atomic.Bool
 
 	wheel *sched.Wheel
+	now   time.Duration // read once an event, not once a turn
 	// Buffers of a turn: frames sealed, records opened, records sealed.
 	scratch, plain, sealed []byte
 }
 
-func (l *eventLoop) enter() { l.running.Store(true) }
+func (l *eventLoop) enter() {
+	l.running.Store(true)
+	l.now = l.g.Now()
+}
 
 // leave serves the links that became dirty meanwhile, then lets the loop rest.
 func (l *eventLoop) leave() {
@@ -300,7 +304,7 @@ func (l *eventLoop) leave() {
 		if l.dirty.Empty() {
 			return
 		}
-		l.running.Store(true)
+		l.enter()
 	}
 	l.running.Store(false)
 	l.wake() // the sockets come first now
@@ -335,7 +339,7 @@ func (l *eventLoop) arrived(k *link, in []byte) {
 	if err == io.EOF {
 		err = nil
 	}
-	k.a.TransportClosed(l.g.Now(), err)
+	k.a.TransportClosed(l.now, err)
 	l.turn(k, nil)
 }
 
@@ -344,7 +348,7 @@ func (l *eventLoop) turn(k *link, in []byte) {
 	if k.closed {
 		return
 	}
-	batch := k.a.Turn(l.g.Now(), in, l.scratch[:0])
+	batch := k.a.Turn(l.now, in, l.scratch[:0])
 	l.scratch = keep(l.scratch, batch)
 	ended := k.a.Ended()
 	out := batch
@@ -353,7 +357,7 @@ func (l *eventLoop) turn(k *link, in []byte) {
 		if len(batch) > 0 || ended {
 			var err error
 			if out, err = k.records.seal(out, batch); err != nil && !ended {
-				k.a.TransportClosed(l.g.Now(), err)
+				k.a.TransportClosed(l.now, err)
 				ended = true
 			}
 		}
@@ -439,6 +443,9 @@ func (k *link) Buffered() int {
 	}
 	return k.c.OutboundBuffered()
 }
+
+// Now implements assoc.Transport.
+func (k *link) Now() time.Duration { return k.l.now }
 
 // RunTask runs on the loop for a dirty link.
 func (k *link) RunTask() { k.l.turn(k, nil) }

@@ -153,6 +153,9 @@ func (e *End) Wake() { e.dirty.Store(true) }
 // Buffered implements assoc.Transport.
 func (e *End) Buffered() int { return e.buffered + len(e.held) }
 
+// Now implements assoc.Transport.
+func (e *End) Now() time.Duration { return e.p.now }
+
 // Now is the virtual time.
 func (p *Pair) Now() time.Duration { return p.now }
 

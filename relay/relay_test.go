@@ -37,7 +37,7 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m, goleak.IgnoreCurrent()) }
 
 // limit is how long a test waits for what must happen; a second is what the dead
 // agent's callers are promised.
-const limit = 10 * time.Second
+const limit = 30 * time.Second
 
 func testLog(t *testing.T) *slog.Logger {
 	return slog.New(slog.NewTextHandler(testWriter{t}, &slog.HandlerOptions{Level: slog.LevelInfo}))

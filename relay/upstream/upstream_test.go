@@ -20,6 +20,8 @@ import (
 	"go.uber.org/goleak"
 
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/relay/internal/body"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -758,3 +760,44 @@ func TestConnectionsAreCountedBelowTLS(t *testing.T) {
 type wrapped struct{ *countedConn }
 
 func (w wrapped) NetConn() net.Conn { return w.countedConn }
+
+// Whatever an agent answers, a reply is exactly what it said, and answers the
+// request that was asked.
+func FuzzAnswer(f *testing.F) {
+	f.Add(200, []byte(plainResponse))
+	f.Add(500, []byte(plainResponse))
+	f.Add(503, []byte(`{"jsonrpc":"2.0","id":null,"error":{}}`))
+	f.Add(200, []byte(`{"jsonrpc":"2.0","id":"\u0071","result":null}`))
+	f.Add(200, []byte(`[`))
+	f.Fuzz(func(t *testing.T, status int, octets []byte) {
+		budget := buf.NewBudget(1 << 30)
+		content, err := body.Read(bytes.NewReader(octets), -1, 1<<20, budget)
+		if err != nil {
+			return
+		}
+		reply, err := check(&Request{ID: []byte(`"q"`)}, status, content)
+		if err != nil {
+			var told *Error
+			if !errors.As(err, &told) || len(told.Error()) > bridge.MaxErrorText {
+				t.Errorf("told %v", err)
+			}
+			content.Release()
+		} else {
+			var m jsonrpc.Message
+			if err := jsonrpc.Scan(reply.Body, &m); err != nil || !bytes.Equal(reply.Body, octets) {
+				t.Errorf("%q became %q: %v", octets, reply.Body, err)
+			}
+			success := m.Kind == jsonrpc.KindResponse && status >= 200 && status <= 299
+			if reply.Error != (m.Kind == jsonrpc.KindError) || (!reply.Error && !success) {
+				t.Errorf("status %d, %q: error %v", status, octets, reply.Error)
+			}
+			if !jsonrpc.EqualID(m.ID, []byte(`"q"`)) && !(reply.Error && m.IDKind == jsonrpc.IDNull) {
+				t.Errorf("%q answers another id", octets)
+			}
+			reply.Release()
+		}
+		if budget.Used() != 0 {
+			t.Error("memory is still held")
+		}
+	})
+}

@@ -3,6 +3,8 @@ package main
 import (
 	"bytes"
 	"context"
+	"errors"
+	"fmt"
 	"log"
 
 	"github.com/trestle-npamp/trestle/engine"
@@ -63,10 +65,39 @@ func (c *channel) HandleFrame(t wire.FrameType, p []byte) {
 		c.a.Close(control.CodeLimit, err.Error())
 		return
 	}
-	if n := c.o.keyUpdates; n > 0 && c.frames%n == 0 {
-		// UpdateKey waits for the loop, on which we are.
-		go func() { _ = c.a.UpdateKey(context.Background(), c.o.channel) }()
+	if c.o.keyUpdates+c.o.ratchets+c.o.rekems > 0 {
+		n := c.frames
+		go func() { // renew waits for the loop, on which we are
+			if err := c.renew(context.Background(), n); err != nil {
+				c.out.Printf("after %d frames: %v", n, err)
+			}
+		}()
 	}
+}
+
+// renew changes the keys that the flags want changed after n frames.
+func (c *channel) renew(ctx context.Context, n int) error {
+	for _, change := range []struct {
+		every int
+		name  string
+		make  func() error
+	}{
+		{c.o.keyUpdates, "KEY_UPDATE", func() error { return c.a.UpdateKey(ctx, c.o.channel) }},
+		{c.o.ratchets, "MASTER_RATCHET", func() error { return c.a.Ratchet(ctx) }},
+		{c.o.rekems, "REKEM", func() error { return c.a.Rekem(ctx) }},
+	} {
+		if change.every == 0 || n%change.every != 0 {
+			continue
+		}
+		switch err := change.make(); {
+		case errors.Is(err, engine.ErrRate): // more often than peers put up with
+		case errors.Is(err, engine.ErrRekemCrossed): // the peer's own step was faster
+		case errors.Is(err, engine.ErrClosed): // whoever sends next is told why
+		case err != nil:
+			return fmt.Errorf("%s: %w", change.name, err)
+		}
+	}
+	return nil
 }
 
 // HandleHello implements engine.ChannelConn.

@@ -59,10 +59,13 @@ type options struct {
 	frameType wire.FrameType
 	maxFrame  int
 
-	message            string
-	size, count        int
-	window, keyUpdates int
-	pause, timeout     time.Duration
+	message        string
+	size, count    int
+	window         int
+	pause, timeout time.Duration
+
+	// So often, in frames, keys are changed.
+	keyUpdates, ratchets, rekems int
 }
 
 func parse(args []string, stderr io.Writer) (*options, error) {
@@ -83,7 +86,9 @@ func parse(args []string, stderr io.Writer) (*options, error) {
 	fs.IntVar(&o.size, "size", -1, "let a frame carry `N` octets instead")
 	fs.IntVar(&o.count, "count", 1, "send `N` frames")
 	fs.IntVar(&o.window, "window", 1, "have up to `N` of them under way")
-	fs.IntVar(&o.keyUpdates, "update-key", 0, "renew the sending key (KEY_UPDATE) after every `N` frames")
+	fs.IntVar(&o.keyUpdates, "update-key", 0, "renew the channel's sending key (KEY_UPDATE) after every `N` frames")
+	fs.IntVar(&o.ratchets, "ratchet", 0, "replace the root of the keys we send with (MASTER_RATCHET) after every `N` frames")
+	fs.IntVar(&o.rekems, "rekem", 0, "replace the root of the keys we receive with (REKEM) after every `N` frames")
 	fs.DurationVar(&o.pause, "pause", 0, "say nothing for `D` before the last frame")
 	fs.DurationVar(&o.timeout, "timeout", 10*time.Second, "give up when an echo, or the end, takes longer than `D`")
 	if err := fs.Parse(args); err != nil {
@@ -162,8 +167,10 @@ func run(ctx context.Context, args []string, stdout, stderr io.Writer) error {
 	defer cancel()
 	err = errors.Join(err, e.Shutdown(last))
 	s := e.Stats()
-	out.Printf("frames in %d out %d, octets in %d out %d, key updates in %d out %d, pings in %d out %d, unknown types %d, unknown channels %d",
-		s.FramesIn, s.FramesOut, s.OctetsIn, s.OctetsOut, s.KeyUpdatesIn, s.KeyUpdatesOut, s.PingsIn, s.PingsOut, s.UnknownType, s.SkippedChannel)
+	out.Printf("frames in %d out %d, octets in %d out %d, pings in %d out %d, of unknown type %d, on unknown channels %d",
+		s.FramesIn, s.FramesOut, s.OctetsIn, s.OctetsOut, s.PingsIn, s.PingsOut, s.UnknownType, s.SkippedChannel)
+	out.Printf("key updates in %d out %d, ratchets in %d out %d, rekems in %d (and %d stale) out %d (and %d without effect)",
+		s.KeyUpdatesIn, s.KeyUpdatesOut, s.RatchetsIn, s.RatchetsOut, s.RekemsIn, s.StaleRekems, s.RekemsOut, s.RekemsDropped)
 	return err
 }
 
@@ -184,7 +191,7 @@ func dial(ctx context.Context, e *engine.Engine, o *options, out *log.Logger) er
 	if err != nil {
 		return err
 	}
-	echoes := a.ChannelConn(o.channel).(*channel).echoes
+	c := a.ChannelConn(o.channel).(*channel)
 	for sent, received := 0, 0; received < o.count; {
 		if sent < o.count && sent-received < o.window {
 			if sent == o.count-1 && o.pause > 0 {
@@ -195,14 +202,13 @@ func dial(ctx context.Context, e *engine.Engine, o *options, out *log.Logger) er
 			if err := a.Send(ctx, o.channel, o.frameType, o.payload(sent)); err != nil {
 				return fmt.Errorf("frame %d: %w", sent, err)
 			}
-			if sent++; o.keyUpdates > 0 && sent%o.keyUpdates == 0 {
-				if err := a.UpdateKey(ctx, o.channel); err != nil {
-					return fmt.Errorf("key update: %w", err)
-				}
+			sent++
+			if err := c.renew(ctx, sent); err != nil {
+				return err
 			}
 			continue
 		}
-		echo, err := next(ctx, a, echoes, o.timeout)
+		echo, err := next(ctx, a, c.echoes, o.timeout)
 		if err != nil {
 			return fmt.Errorf("waiting for frame %d: %w", received, err)
 		}

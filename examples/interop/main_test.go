@@ -64,11 +64,11 @@ func TestEchoWithItself(t *testing.T) {
 	for _, transport := range []string{"tls", "tcp"} {
 		for _, server := range []string{"--suites=aes", "--suites=chacha", "--hello"} {
 			t.Run(transport+server, func(t *testing.T) {
-				addr, key, srv := serve(t, "--transport", transport, "--update-key", "7", server)
+				addr, key, srv := serve(t, "--transport", transport, "--update-key=7", "--ratchet=11", "--rekem=13", server)
 				for _, args := range [][]string{
 					{"--message", "one frame"},
 					{"--size=0"},
-					{"--size=1000", "--count=50", "--window=8", "--update-key=3", "-v"},
+					{"--size=1000", "--count=50", "--window=8", "--update-key=3", "--ratchet=5", "--rekem=25", "-v"},
 					{"--size=300000", "--count=3"},
 					{"--size=900000", "--hello"},
 					{"--type=0x7fff", "--pause=1ms", "--count=2"},
@@ -80,6 +80,9 @@ func TestEchoWithItself(t *testing.T) {
 					}
 					if !strings.Contains(out.String(), "came back as they were sent") {
 						t.Errorf("%v: %s", args, out)
+					}
+					if args[0] == "--size=1000" {
+						out.wait(t, `key updates in (\d+) out 16, ratchets in [1-9]\d* out 10,`)
 					}
 				}
 				srv.wait(t, `after 50 frames, (50000) octets`)

@@ -205,8 +205,9 @@ func New(cfg Config) *Bridge {
 // Channel is the Bridge channel.
 func (b *Bridge) Channel() wire.Channel { return wire.ChannelBridge }
 
-// Protocols returns the protocol ids as HELLO lists them. A peer refuses requests
-// under an id that our HELLO does not name, so the engine must be given these.
+// Protocols returns the protocol ids as HELLO lists them; the engine asks for
+// them unless it is configured with others. A peer sends no requests under an id
+// that our HELLO does not name.
 func (b *Bridge) Protocols() []uint8 { return append([]uint8(nil), b.ids...) }
 
 // Attach serves the channel of one more association.

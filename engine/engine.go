@@ -170,7 +170,9 @@ type Config struct {
 	AllowRawRemote bool
 	// Channels are the handlers of the channels we carry, besides Control.
 	Channels []ChannelHandler
-	// Protocols are the foreign protocol ids told in HELLO, preferred first.
+	// Protocols are the foreign protocol ids told in HELLO, preferred first; nil
+	// means those that Channels carry: each handler that has a method
+	// Protocols() []uint8, as a carriage.Bridge has, is asked.
 	Protocols []uint8
 	// NoHello sends no HELLO, for peers known not to expect it. PeerChannels
 	// then names the channels they carry besides Control, Bridge and Discovery.
@@ -251,6 +253,9 @@ func New(cfg Config) (*Engine, error) {
 		}
 		seen[ch] = true
 	}
+	if cfg.Protocols == nil {
+		cfg.Protocols = protocolsOf(cfg.Channels)
+	}
 	if cfg.Limits.Associations <= 0 {
 		cfg.Limits.Associations = DefaultAssociations
 	}
@@ -284,6 +289,17 @@ func New(cfg Config) (*Engine, error) {
 		e.dialer.Security = loop.Security{Config: loop.TLSConfig(nil, cfg.Curves)}
 	}
 	return e, nil
+}
+
+// protocolsOf asks the handlers which foreign protocols they carry.
+func protocolsOf(handlers []ChannelHandler) []uint8 {
+	var ids []uint8
+	for _, h := range handlers {
+		if p, ok := h.(interface{ Protocols() []uint8 }); ok {
+			ids = append(ids, p.Protocols()...)
+		}
+	}
+	return ids
 }
 
 func acceptAny(identity.PublicKey) error { return nil }

@@ -142,6 +142,31 @@ func waitHello(t *testing.T, a *engine.Association) {
 	nptest.Eventually(t, func() bool { return a.PeerHello() != nil }, func() any { return a.Err() })
 }
 
+// spoken is a handler that carries foreign protocols.
+type spoken struct {
+	echo
+	ids []uint8
+}
+
+func (s *spoken) Protocols() []uint8 { return s.ids }
+
+// HELLO names the protocols that the handlers carry, unless others are configured.
+func TestHelloNamesTheHandlersProtocols(t *testing.T) {
+	for _, tc := range []struct {
+		configured, want []uint8
+	}{{nil, []uint8{2, 0x10}}, {[]uint8{3}, []uint8{3}}, {[]uint8{}, nil}} {
+		srv := newEngine(t, engine.Config{Protocols: tc.configured, Channels: []engine.ChannelHandler{&spoken{ids: []uint8{2, 0x10}}}})
+		a, err := newEngine(t, engine.Config{Channels: []engine.ChannelHandler{&echo{}}}).Dial(t.Context(), listen(t, srv), engine.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitHello(t, a)
+		if got := a.PeerHello().Protocols; !bytes.Equal(got, tc.want) {
+			t.Errorf("configured %v: HELLO names %v, want %v", tc.configured, got, tc.want)
+		}
+	}
+}
+
 func TestPinnedKeyRefused(t *testing.T) {
 	srv := newEngine(t, engine.Config{})
 	addr := listen(t, srv)

@@ -242,7 +242,9 @@ func (h *Handover) Abandon() {
 }
 
 // Format prints no secret, whatever the verb.
-func (h *Handover) Format(f fmt.State, _ rune) { _, _ = io.WriteString(f, "tlsrecord.Handover(redacted)") }
+func (h *Handover) Format(f fmt.State, _ rune) {
+	_, _ = io.WriteString(f, "tlsrecord.Handover(redacted)")
+}
 
 // keyLog is the KeyLogWriter of one handshake. crypto/tls calls its Write with a
 // mutex held that all connections of the process share, so it does next to

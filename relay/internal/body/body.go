@@ -24,6 +24,27 @@ type Body struct {
 	budget *buf.Budget
 }
 
+// New returns an empty body, to be appended to.
+func New(budget *buf.Budget) *Body { return &Body{budget: budget} }
+
+// Append adds octets at the end. Room is made for what has come and not for what
+// may: it never grows to more than four times that, and beyond what buffers are
+// pooled for to one and a half. After an error, ErrBudget, the body is as before.
+func (b *Body) Append(octets []byte) error {
+	need := len(b.Bytes()) + len(octets)
+	if b.buf == nil || need > cap(b.buf.B) {
+		size := need
+		if need > buf.MaxClass {
+			size += need / 2
+		}
+		if err := b.grow(size); err != nil {
+			return err
+		}
+	}
+	b.buf.B = append(b.buf.B, octets...)
+	return nil
+}
+
 // Copy returns a body that holds a copy of octets. The error is ErrBudget.
 func Copy(octets []byte, budget *buf.Budget) (*Body, error) {
 	b := &Body{budget: budget}

@@ -147,3 +147,35 @@ func TestCopyIsBoundedToo(t *testing.T) {
 		t.Errorf("%d octets of the budget were not given back", used)
 	}
 }
+
+// What is appended bit by bit takes at most four times its size, however long it
+// gets, and is whole.
+func TestAppendGrowsByWhatCame(t *testing.T) {
+	for _, n := range []int{0, 1, 256, 257, 100_000, 1 << 20, 5 << 20} {
+		budget := buf.NewBudget(64 << 20)
+		want, b := octets(n), New(budget)
+		for at := 0; at < n; at += 4000 {
+			if err := b.Append(want[at:min(n, at+4000)]); err != nil {
+				t.Fatal(err)
+			}
+			if held, most := budget.Used(), max(buf.MinClass, 4*len(b.Bytes())); held > int64(most) {
+				t.Fatalf("%d octets take %d", len(b.Bytes()), held)
+			}
+		}
+		if !bytes.Equal(b.Bytes(), want) {
+			t.Errorf("%d octets: other octets came out", n)
+		}
+		b.Release()
+		if used := budget.Used(); used != 0 {
+			t.Errorf("%d octets of the budget were not given back", used)
+		}
+	}
+	b := New(buf.NewBudget(buf.MinClass))
+	if err := b.Append(octets(200)); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Append(octets(200)); !errors.Is(err, ErrBudget) || !bytes.Equal(b.Bytes(), octets(200)) {
+		t.Errorf("over the budget: %v, with %d octets", err, len(b.Bytes()))
+	}
+	b.Release()
+}

@@ -11,8 +11,9 @@ import (
 
 // The media types that the HTTP edges speak.
 const (
-	JSON    = "application/json"
-	Problem = "application/problem+json" // RFC 9457
+	JSON        = "application/json"
+	Problem     = "application/problem+json" // RFC 9457
+	EventStream = "text/event-stream"
 )
 
 // Type returns the media type that a Content-Type field names, in lower case,
@@ -31,6 +32,13 @@ func Type(field string) string {
 func IsJSON(field string) bool {
 	t, params, err := mime.ParseMediaType(field)
 	return err == nil && t == JSON && utf8Charset(params)
+}
+
+// IsEventStream says whether a Content-Type field names text/event-stream, which
+// is in UTF-8 too, whether it says so or not.
+func IsEventStream(field string) bool {
+	t, params, err := mime.ParseMediaType(field)
+	return err == nil && t == EventStream && utf8Charset(params)
 }
 
 // IsDocument is IsJSON that also accepts a type with the suffix "+json", which

@@ -31,6 +31,14 @@ func TestContentTypesAreParsed(t *testing.T) {
 			t.Errorf("IsDocument(%q) = %v", field, got)
 		}
 	}
+	for field, want := range map[string]bool{
+		"text/event-stream": true, "text/event-stream;charset=UTF-8": true, "Text/Event-Stream ; charset=\"utf-8\"": true,
+		"text/event-stream; charset=latin1": false, "application/json": false, "text/event-streams": false, "": false,
+	} {
+		if got := IsEventStream(field); got != want {
+			t.Errorf("IsEventStream(%q) = %v", field, got)
+		}
+	}
 	for field, want := range map[string]string{
 		"Text/Event-Stream; charset=UTF-8": "text/event-stream",
 		"text/html; =":                     "text/html",

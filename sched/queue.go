@@ -24,6 +24,9 @@ type Frame struct {
 	// Buf holds the plaintext at B[wire.HeaderLen:], with room for the header in
 	// front of it. It belongs to the frame; nil stands for an empty payload.
 	Buf *buf.Buf
+	// Tail is the rest of the plaintext, which the frame shares with others; nil for
+	// none. The frame is one of its owners.
+	Tail *buf.Shared
 	// Flow is the exchange that the frame belongs to, nil for none. It must not
 	// change while the frame is queued.
 	Flow *Flow
@@ -57,19 +60,26 @@ func PutFrame(f *Frame) {
 		return
 	}
 	invariant.Check(f.state == frameOwned, "sched: put back a frame that is queued or was put back before")
-	b := f.Buf
+	b, tail := f.Buf, f.Tail
 	*f = Frame{state: framePooled}
 	b.Release()
+	tail.Release()
 	frames.Put(f)
+}
+
+// Plaintext returns the size of the frame's plaintext in octets.
+func (f *Frame) Plaintext() int {
+	n := f.Tail.Len()
+	if f.Buf != nil {
+		n += max(0, len(f.Buf.B)-wire.HeaderLen)
+	}
+	return n
 }
 
 // measure returns what a frame counts for: header and plaintext, without the tag.
 // No frame on the wire is so large that the upper bound changes it.
 func (f *Frame) measure() int32 {
-	if f.Buf == nil {
-		return wire.HeaderLen
-	}
-	return int32(min(max(len(f.Buf.B), wire.HeaderLen), 1<<30))
+	return int32(min(wire.HeaderLen+f.Plaintext(), 1<<30))
 }
 
 // Flow is one exchange's share of a Queue: its frames leave in the order in which
@@ -77,10 +87,22 @@ func (f *Frame) measure() int32 {
 // value is ready; it is meant to be embedded in the exchange. While it has frames
 // queued it belongs to one queue and must not be copied or freed.
 type Flow struct {
+	// Source, if set, is asked for more when few of the flow's frames are left, so
+	// that an exchange with much to send keeps it elsewhere and still has its share.
+	// It must not change while the flow has frames queued.
+	Source Source
+
 	node
 	head, tail *Frame
 	frames     int32
 	octets     int
+}
+
+// Source feeds a flow that has frames queued.
+type Source interface {
+	// Refill may push frames of the flow, and no others, into its queue. It is called
+	// from Pop and must not take anything out of the queue.
+	Refill()
 }
 
 // Len returns the number of its frames in the queue.
@@ -111,10 +133,11 @@ type Queue struct {
 	// the first Push.
 	FlowQuantum, ChannelQuantum int
 
-	ranks  [ranks]ring // of lanes
-	chans  []*channel
-	frames int
-	octets int
+	ranks    [ranks]ring // of lanes
+	chans    []*channel
+	frames   int
+	octets   int
+	draining bool
 }
 
 const (
@@ -185,6 +208,10 @@ func (q *Queue) Pop() *Frame {
 	}
 	fl := ln.flows.first.flow
 	f := fl.head
+	if fl.Source != nil && !q.draining && fl.octets-int(f.size) < int(quantum(q.FlowQuantum, DefaultFlowQuantum)) {
+		// Before f leaves, so that a flow with more to send keeps its turn.
+		fl.Source.Refill()
+	}
 	fl.head = f.next
 	f.next, f.state = nil, frameOwned
 	fl.frames--
@@ -196,7 +223,7 @@ func (q *Queue) Pop() *Frame {
 	switch {
 	case fl.head == nil:
 		q.leave(fl)
-		*fl = Flow{}
+		fl.empty()
 	case q.laneOf(fl.head) == ln:
 		fl.size = fl.head.size
 		ln.stale = true
@@ -226,7 +253,7 @@ func (q *Queue) DropFlow(fl *Flow) (frames, octets int) {
 	q.leave(fl)
 	q.frames -= frames
 	q.octets -= octets
-	*fl = Flow{}
+	fl.empty()
 	for f != nil {
 		next := f.next
 		f.next, f.state = nil, frameOwned
@@ -236,9 +263,14 @@ func (q *Queue) DropFlow(fl *Flow) (frames, octets int) {
 	return frames, octets
 }
 
+func (f *Flow) empty() { *f = Flow{Source: f.Source} }
+
 // Drain takes out all frames in the order of Pop and hands each to fn, whose they
-// are; without fn they are put back. fn must not use the queue.
+// are; without fn they are put back. fn must not use the queue. No source is asked
+// for more.
 func (q *Queue) Drain(fn func(*Frame)) {
+	q.draining = true
+	defer func() { q.draining = false }()
 	for f := q.Pop(); f != nil; f = q.Pop() {
 		if fn != nil {
 			fn(f)

@@ -578,3 +578,93 @@ func ExampleQueue() {
 	}
 	// Output: Bridge: plaintext
 }
+
+// feeder is a flow's source that has so many frames left.
+type feeder struct {
+	q     *Queue
+	flow  Flow
+	left  int
+	sizes int
+	asked int
+}
+
+func (s *feeder) Refill() {
+	s.asked++
+	for s.left > 0 && s.flow.Octets() < DefaultFlowQuantum {
+		s.left--
+		f := GetFrame()
+		f.Channel, f.Flow, f.Buf = wire.ChannelBridge, &s.flow, buf.Get(s.sizes)
+		f.Buf.B = f.Buf.B[:s.sizes]
+		s.q.Push(f)
+	}
+}
+
+// A flow with a source gets its share to the end, and holds no more in the queue
+// than that takes.
+func TestQueueAsksSourcesForMore(t *testing.T) {
+	var q Queue
+	a := &feeder{q: &q, left: 500, sizes: 1000}
+	b := &feeder{q: &q, left: 500, sizes: 1000}
+	a.flow.Source, b.flow.Source = a, b
+	a.Refill()
+	b.Refill()
+	got := map[*Flow]int{}
+	for q.Len() > 0 {
+		if o := a.flow.Octets(); o > DefaultFlowQuantum+1000 {
+			t.Fatalf("%d octets of a flow in the queue", o)
+		}
+		f := q.Peek()
+		if q.Pop() != f {
+			t.Fatal("asking the source changed the order")
+		}
+		got[f.Flow]++
+		if d := got[&a.flow] - got[&b.flow]; d < -16 || d > 16 {
+			t.Fatalf("%d frames ahead", d)
+		}
+		PutFrame(f)
+	}
+	if got[&a.flow] != 500 || got[&b.flow] != 500 || q.Octets() != 0 {
+		t.Errorf("%d and %d of 500", got[&a.flow], got[&b.flow])
+	}
+}
+
+func TestQueueDrainAsksNoSource(t *testing.T) {
+	var q Queue
+	a := &feeder{q: &q, left: 500, sizes: 1000}
+	a.flow.Source = a
+	a.Refill()
+	asked, n := a.asked, q.Len()
+	q.Drain(func(f *Frame) { n--; PutFrame(f) })
+	if n != 0 || a.asked != asked {
+		t.Errorf("%d frames too many, asked %d times", -n, a.asked-asked)
+	}
+	a.Refill()
+	frames, _ := q.DropFlow(&a.flow)
+	if frames == 0 || q.Len() != 0 || a.flow.Source != a {
+		t.Error("a dropped flow is not empty and ready")
+	}
+}
+
+// The tail of a frame counts as the rest of it and is let go with it.
+func TestFrameTail(t *testing.T) {
+	var q Queue
+	tail := buf.SharedCopy(make([]byte, 700))
+	f := GetFrame()
+	f.Channel, f.Buf, f.Tail = wire.ChannelBridge, buf.Get(100), tail.Retain()
+	f.Buf.B = f.Buf.B[:wire.HeaderLen+20]
+	if n := f.Plaintext(); n != 720 {
+		t.Errorf("%d octets of plaintext", n)
+	}
+	q.Push(f)
+	if q.Octets() != wire.HeaderLen+720 {
+		t.Errorf("%d octets queued", q.Octets())
+	}
+	PutFrame(q.Pop())
+	if q.Octets() != 0 {
+		t.Errorf("%d octets left", q.Octets())
+	}
+	if tail.Len() != 700 {
+		t.Error("the frame let go of more than its own share")
+	}
+	tail.Release()
+}

@@ -1,0 +1,72 @@
+package buf
+
+import (
+	"sync"
+	"sync/atomic"
+
+	"github.com/trestle-npamp/trestle/internal/invariant"
+)
+
+// Shared is octets that several owners read and none changes, held once: the last
+// one to let go gives them back. Make it with Share or SharedCopy.
+type Shared struct {
+	b    *Buf
+	refs atomic.Int32
+}
+
+var shareds = sync.Pool{New: func() any { return new(Shared) }}
+
+// Share makes b, which then belongs to the result, shared by one owner.
+func Share(b *Buf) *Shared {
+	s := shareds.Get().(*Shared)
+	s.b = b
+	s.refs.Store(1)
+	return s
+}
+
+// SharedCopy shares a copy of octets with one owner.
+func SharedCopy(octets []byte) *Shared {
+	b := Get(len(octets))
+	b.B = append(b.B, octets...)
+	return Share(b)
+}
+
+// Octets are what is shared. The caller must be an owner, and must not change them.
+func (s *Shared) Octets() []byte {
+	if s == nil {
+		return nil
+	}
+	return s.b.B
+}
+
+// Len is the number of octets; 0 of nil.
+func (s *Shared) Len() int {
+	if s == nil {
+		return 0
+	}
+	return len(s.b.B)
+}
+
+// Retain makes one more owner. The caller must be one. Any goroutine may call it.
+func (s *Shared) Retain() *Shared {
+	if s != nil {
+		n := s.refs.Add(1)
+		invariant.Check(n > 1, "buf: shared octets retained after their release")
+	}
+	return s
+}
+
+// Release ends one ownership. Any goroutine may call it. Releasing nil does nothing.
+func (s *Shared) Release() {
+	if s == nil {
+		return
+	}
+	n := s.refs.Add(-1)
+	invariant.Check(n >= 0, "buf: shared octets released twice")
+	if n != 0 {
+		return
+	}
+	s.b.Release()
+	s.b = nil
+	shareds.Put(s)
+}

@@ -25,8 +25,11 @@ type Credit struct {
 	granted   uint64
 	window    uint64
 	reserve   uint64
-	sendOn    bool
-	receiveOn bool
+	// What must be left for a unit of any size to pass; 0 is no such rule.
+	sendLeast    uint64
+	receiveLeast uint64
+	sendOn       bool
+	receiveOn    bool
 }
 
 // LimitSend limits what may be sent to limit octets in all, counted from the
@@ -37,14 +40,34 @@ func (c *Credit) LimitSend(limit uint64) { c.sendLimit, c.sendOn = limit, true }
 // FreeSend lifts the limit on what may be sent.
 func (c *Credit) FreeSend() { c.sendOn = false }
 
+// OverdrawSend lets Take pass a unit of any size while at least so many octets are
+// left, though it takes the count beyond the limit. Both sides must agree on it: it
+// is for units that no limit was made for and that can't be split.
+func (c *Credit) OverdrawSend(least uint64) { c.sendLeast = least }
+
+// OverdrawReceive is the receiver's side of OverdrawSend.
+func (c *Credit) OverdrawReceive(least uint64) { c.receiveLeast = least }
+
 // Take counts n octets as sent and reports true if the peer's limit allows all
 // of them; otherwise it counts nothing. It fails for n < 0.
 func (c *Credit) Take(n int) bool {
-	if n < 0 || c.sendOn && uint64(n) > c.Available() {
+	if !c.Allows(n) {
 		return false
 	}
 	c.sent += uint64(n)
 	return true
+}
+
+// Allows reports what Take would.
+func (c *Credit) Allows(n int) bool {
+	if n < 0 {
+		return false
+	}
+	if !c.sendOn {
+		return true
+	}
+	left := c.Available()
+	return uint64(n) <= left || c.sendLeast > 0 && left >= c.sendLeast
 }
 
 // Available returns how many octets may be sent now: the greatest uint64 when
@@ -96,8 +119,11 @@ func (c *Credit) FreeReceive() { c.receiveOn = false }
 // much it returns ErrOverrun and counts nothing.
 func (c *Credit) Receive(n int) error {
 	invariant.Check(n >= 0, "sched: received a negative number of octets")
-	if c.receiveOn && (c.received > c.granted || uint64(n) > c.granted-c.received) {
-		return ErrOverrun
+	if c.receiveOn {
+		left := c.granted - min(c.received, c.granted)
+		if uint64(n) > left && (c.receiveLeast == 0 || left < c.receiveLeast) {
+			return ErrOverrun
+		}
 	}
 	c.received += uint64(n)
 	return nil

@@ -171,3 +171,37 @@ func TestCreditLargestUnitOverTheWindow(t *testing.T) {
 		t.Fatalf("Grant %d, %v", abs, due)
 	}
 }
+
+// A unit that no limit was made for passes while enough is left, on both sides, and
+// nothing more before it is consumed.
+func TestCreditOverdraw(t *testing.T) {
+	var send, receive Credit
+	send.LimitSend(1000)
+	send.OverdrawSend(500)
+	receive.LimitReceive(1000, 0)
+	receive.OverdrawReceive(500)
+	pass := func(n int, want bool) {
+		t.Helper()
+		if send.Allows(n) != want || send.Take(n) != want {
+			t.Fatalf("%d octets after %d: taken %v", n, send.Sent(), !want)
+		}
+		if got := receive.Receive(n) == nil; got != want {
+			t.Fatalf("%d octets after %d: received %v", n, send.Sent(), got)
+		}
+	}
+	pass(400, true)
+	pass(700, true)
+	pass(1, false)
+	pass(0, true)
+	receive.Consume(400)
+	if abs, due := receive.Grant(); !due || !send.Update(abs) {
+		t.Fatal("no grant for what was consumed")
+	}
+	pass(301, false)
+	pass(300, true)
+	receive.Consume(1000)
+	if abs, due := receive.Grant(); !due || !send.Update(abs) {
+		t.Fatal("no grant for what was consumed")
+	}
+	pass(1<<20, true)
+}

@@ -193,12 +193,12 @@ func TestCreditOverdraw(t *testing.T) {
 	pass(700, true)
 	pass(1, false)
 	pass(0, true)
-	receive.Consume(400)
+	receive.Consume(501)
 	if abs, due := receive.Grant(); !due || !send.Update(abs) {
 		t.Fatal("no grant for what was consumed")
 	}
-	pass(301, false)
-	pass(300, true)
+	pass(402, false)
+	pass(401, true)
 	receive.Consume(1000)
 	if abs, due := receive.Grant(); !due || !send.Update(abs) {
 		t.Fatal("no grant for what was consumed")

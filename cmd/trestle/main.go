@@ -135,7 +135,7 @@ Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there)
 			return &exitError{code: exitUsage}
 		},
 		ArgValidator: func(_ context.Context, cmd *cli.Command) error {
-			if !cmd.Args().Present() {
+			if !cmd.Args().Present() || cmd.Name == "help" { // which takes a command's name
 				return nil
 			}
 			if name := cmd.Args().First(); len(cmd.VisibleCommands()) > 0 {

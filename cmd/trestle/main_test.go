@@ -74,6 +74,13 @@ func TestHelpTeaches(t *testing.T) {
 	}
 }
 
+func TestHelpOnACommandByName(t *testing.T) {
+	by, flag := trestle(t, "", "help", "call"), trestle(t, "", "call", "--help")
+	if by != flag || by.code != exitOK || !strings.Contains(by.out, "trestle call --to") {
+		t.Errorf("help call: %+v, call --help: %+v", by, flag)
+	}
+}
+
 func TestVersionNamesTheBuildAndTheSuites(t *testing.T) {
 	r := trestle(t, "", "version")
 	if r.code != exitOK {

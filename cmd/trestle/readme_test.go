@@ -224,7 +224,7 @@ func TestReadmeRequestsAreAnsweredAsItSays(t *testing.T) {
 			}
 			r := trestle(t, m[1]+"\n", "call", "--to", p.npamp, "--agent", "mine")
 			if r.code != exitForeign || !strings.Contains(text, fmt.Sprintf("exits with %d", r.code)) {
-				t.Errorf("exit code %d, %s", r.code, r.err)
+				t.Errorf("exit code %d, stderr %q; README.md says otherwise", r.code, r.err)
 			}
 			asked = append(asked, r.out)
 		}

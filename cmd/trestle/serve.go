@@ -32,8 +32,9 @@ named echo along, which answers with the text it was sent:
    curl -s 127.0.0.1:7480/agents/echo -H 'Content-Type: application/json' \
      -d '{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m1","role":"user","parts":[{"kind":"text","text":"hello"}]}}}'
 
-For others than this machine, give it an identity that they can pin, the keys of those it
-lets in, one in hex a line, and a word for what lies in front of the HTTP side:
+For others than this machine, give it an identity that they can pin and the keys of those
+it lets in, one in hex a line. The HTTP side stays on this machine, behind whatever
+authenticates its callers:
 
    trestle keygen --out relay.pem
    trestle serve --identity relay.pem --allow-peers peers.txt --no-demo \
@@ -175,6 +176,9 @@ func drain(ctx context.Context, cmd *cli.Command, log *slog.Logger, shutdown fun
 	if errors.Is(err, context.DeadlineExceeded) {
 		log.Warn("not everything was answered in time", slog.Any("error", err))
 		return nil
+	}
+	if err == nil {
+		log.Info("drained")
 	}
 	return err
 }

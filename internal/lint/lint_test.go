@@ -4,6 +4,7 @@ import (
 	"os"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"testing/fstest"
 )
@@ -46,9 +47,11 @@ var machines = []string{
 	"engine/conn", "carriage/jsonrpc", "mapping/...",
 }
 
+var loadOnce = sync.OnceValues(func() ([]*File, error) { return Load(os.DirFS("../..")) })
+
 func load(t *testing.T) []*File {
 	t.Helper()
-	files, err := Load(os.DirFS("../.."))
+	files, err := loadOnce()
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -45,6 +45,10 @@ const (
 	FloorCredit = 1 << 20
 	// DefaultCredit is the connection-level credit we grant (D6).
 	DefaultCredit = 16 << 20
+	// FloorStreamCredit is each stream's credit before the peer's HELLO has arrived
+	// (D3), and DefaultStreamCredit the one we grant (D6).
+	FloorStreamCredit   = control.FloorCredit
+	DefaultStreamCredit = 1 << 20
 	// DefaultHighWater is how much of a batch is handed to the transport in one
 	// turn before the rest waits in the queue (D28).
 	DefaultHighWater = 256 << 10
@@ -182,6 +186,7 @@ type Config struct {
 
 	MaxFrame     int // largest frame we accept, header included
 	Credit       int // connection-level credit we grant
+	StreamCredit int // each stream's credit we grant; negative: streams have none
 	HighWater    int
 	PingInterval time.Duration // negative: no liveness
 	HelloWait    time.Duration
@@ -227,6 +232,10 @@ func (c *Config) fill() {
 	c.MaxFrame = min(max(c.MaxFrame, wire.FloorFrameLen), wire.MaxFrameLen)
 	def(&c.Credit, DefaultCredit)
 	c.Credit = max(c.Credit, FloorCredit)
+	if c.StreamCredit >= 0 {
+		def(&c.StreamCredit, DefaultStreamCredit)
+		c.StreamCredit = max(c.StreamCredit, FloorStreamCredit)
+	}
 	def(&c.HighWater, DefaultHighWater)
 	defDur(&c.PingInterval, DefaultPingInterval)
 	defDur(&c.HelloWait, DefaultHelloWait)

@@ -13,13 +13,13 @@ import (
 
 // handleCommon serves the frame types that mean the same on every channel
 // (PROTOCOL section 1; D13).
-func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
+func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) (Event, bool) {
 	switch t {
 	case wire.TypePing:
 		c.cfg.Counters.PingsIn.Add(1)
 		if err := control.CheckPing(pt); err != nil {
 			c.fail(control.CodeProtocol, err)
-			return
+			break
 		}
 		c.reply(ch, wire.TypePong, pt)
 	case wire.TypePong:
@@ -29,7 +29,7 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
 	case wire.TypeCloseAck:
 		if !c.closeSent {
 			c.cfg.Counters.StaleAcks.Add(1)
-			return
+			break
 		}
 		c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
 	case wire.TypeError:
@@ -37,7 +37,7 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
 		r, err := control.ParseErrorReport(pt)
 		if err != nil && !errors.Is(err, control.ErrReportText) {
 			c.fail(control.CodeProtocol, ErrControl)
-			return
+			break
 		}
 		c.peerError, c.peerErrorText = r.Code, string(cutText(r.Text))
 	case wire.TypeKeyUpdate:
@@ -47,10 +47,11 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) {
 	case wire.TypePathChallenge, wire.TypePathResponse:
 		c.cfg.Counters.PathFrames.Add(1)
 	case wire.TypeFlowUpdate:
-		c.handleFlowUpdate(ch, pt)
+		return c.handleFlowUpdate(ch, pt)
 	default:
 		c.cfg.Counters.UnknownType.Add(1)
 	}
+	return Event{}, false
 }
 
 // cutText keeps of a peer's text what our own may be long.
@@ -70,24 +71,21 @@ func (c *Conn) handleClose(ch wire.Channel) {
 	c.end(e)
 }
 
-func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) {
+func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) (Event, bool) {
 	if ch != wire.ChannelControl {
-		// A stream's credit, in force only if both HELLOs carried key 4 (D6);
-		// ours never does, so there is nothing it could move.
-		c.cfg.Counters.UnknownType.Add(1)
-		return
+		return c.handleStreamUpdate(ch, pt)
 	}
 	limit, err := control.ParseFlowUpdate(pt)
-	if err != nil {
+	switch {
+	case err != nil:
 		c.fail(control.CodeProtocol, ErrControl)
-		return
-	}
-	if !c.creditInForce() {
+	case !c.creditInForce():
 		// Before the peer's HELLO the floor stands, whatever else it sends (D3).
 		c.cfg.Counters.UnknownType.Add(1)
-		return
+	default:
+		c.credit.Update(limit)
 	}
-	c.credit.Update(limit)
+	return Event{}, false
 }
 
 // creditInForce: connection-level credit counts only if both HELLOs carried
@@ -191,6 +189,9 @@ func (c *Conn) hello() control.Hello {
 		HasCredit:     true,
 		Credit:        uint64(c.cfg.Credit),
 		Agent:         c.cfg.Agent,
+	}
+	if c.cfg.StreamCredit > 0 {
+		h.HasStreamCredit, h.StreamCredit = true, uint64(c.cfg.StreamCredit)
 	}
 	for ch := range knownChannels {
 		if c.ours.has(wire.Channel(ch)) {

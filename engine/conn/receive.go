@@ -19,6 +19,8 @@ const (
 	EventFrame EventKind = iota + 1
 	// EventHello: the peer's HELLO arrived; PeerHello gives it.
 	EventHello
+	// EventCredit: the peer grants a stream more credit (D6).
+	EventCredit
 	// EventClosed: the association ended; the last event.
 	EventClosed
 )
@@ -30,7 +32,8 @@ type Event struct {
 	Channel wire.Channel
 	Type    wire.FrameType
 	Flags   wire.Flags
-	Payload []byte
+	Payload []byte // a frame's plaintext, or the correlation id of a stream
+	Octets  uint64 // the credit: an absolute count
 	Err     *CloseError
 }
 
@@ -143,8 +146,7 @@ func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 		}
 	}
 	if t < wire.FirstChannelType {
-		c.handleCommon(t, ch, pt)
-		return Event{}, false
+		return c.handleCommon(t, ch, pt)
 	}
 	if ch == wire.ChannelControl {
 		return c.handleControl(t, pt)

@@ -49,7 +49,7 @@ func (c *Conn) Sendable() bool {
 		return false
 	}
 	f := c.queue.Peek()
-	return f != nil && (f.Channel == wire.ChannelControl || uint64(len(f.Buf.B)-wire.HeaderLen) <= c.credit.Available())
+	return f != nil && (f.Channel == wire.ChannelControl || uint64(f.Plaintext()) <= c.credit.Available())
 }
 
 // Direct tells whether a frame of n plaintext octets on ch would be sealed
@@ -143,16 +143,30 @@ func (c *Conn) Cancel() {
 // Enqueue queues the plaintext in b.B[wire.HeaderLen:] as one frame; b passes
 // to the Conn in every case. f may be nil.
 func (c *Conn) Enqueue(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sched.Flow, b *buf.Buf) error {
+	return c.EnqueueShared(ch, t, fl, f, b, nil)
+}
+
+// EnqueueShared is Enqueue for a frame whose plaintext ends with shared octets; one
+// ownership of tail, which may be nil, passes to the Conn in every case.
+func (c *Conn) EnqueueShared(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sched.Flow, b *buf.Buf, tail *buf.Shared) error {
 	err := ErrClosed
 	if c.state == stateOpen {
-		err = c.maySend(ch, t, len(b.B)-wire.HeaderLen)
+		err = c.maySend(ch, t, len(b.B)-wire.HeaderLen+tail.Len())
 	}
 	if err != nil {
 		b.Release()
+		tail.Release()
 		return err
 	}
-	c.push(ch, t, fl, f, b)
+	c.pushShared(ch, t, fl, f, b, tail)
 	return nil
+}
+
+// DropFlow gives up the frames of f that wait in the queue, and returns their
+// number.
+func (c *Conn) DropFlow(f *sched.Flow) int {
+	n, _ := c.queue.DropFlow(f)
+	return n
 }
 
 // maySend judges a frame of n plaintext octets from outside the machine, which
@@ -171,8 +185,12 @@ func (c *Conn) maySend(ch wire.Channel, t wire.FrameType, n int) error {
 }
 
 func (c *Conn) push(ch wire.Channel, t wire.FrameType, fl wire.Flags, flow *sched.Flow, b *buf.Buf) {
+	c.pushShared(ch, t, fl, flow, b, nil)
+}
+
+func (c *Conn) pushShared(ch wire.Channel, t wire.FrameType, fl wire.Flags, flow *sched.Flow, b *buf.Buf, tail *buf.Shared) {
 	f := sched.GetFrame()
-	f.Channel, f.Type, f.Flags, f.Flow, f.Buf = ch, t, fl, flow, b
+	f.Channel, f.Type, f.Flags, f.Flow, f.Buf, f.Tail = ch, t, fl, flow, b, tail
 	c.queue.Push(f)
 }
 
@@ -188,7 +206,7 @@ func (c *Conn) flush() {
 		if f == nil {
 			break
 		}
-		n := len(f.Buf.B) - wire.HeaderLen
+		n := f.Plaintext()
 		if f.Channel != wire.ChannelControl && uint64(n) > c.credit.Available() {
 			break
 		}
@@ -205,8 +223,9 @@ func (c *Conn) flush() {
 		err := c.renewKey(f.Channel)
 		if err == nil {
 			start := len(c.batch)
-			c.batch = slices.Grow(c.batch, len(f.Buf.B)+wire.TagLen)
+			c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
 			c.batch = append(c.batch, f.Buf.B...)
+			c.batch = append(c.batch, f.Tail.Octets()...)
 			err = c.sealAt(start, f.Channel, f.Type, f.Flags)
 		}
 		sched.PutFrame(f)

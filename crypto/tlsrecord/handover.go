@@ -21,6 +21,8 @@ var (
 	ErrNoSecrets = errors.New("tlsrecord: secrets of this handshake were not seen")
 	// ErrUsed says that the tls.Conn was used after its handshake.
 	ErrUsed = errors.New("tlsrecord: tls.Conn was used after its handshake")
+	// ErrTaken is what crypto/tls gets from Read and Write after Take.
+	ErrTaken = errors.New("tlsrecord: connection was taken over from crypto/tls")
 )
 
 // RecordReader cuts a reader into TLS records: no Read crosses the end of one, so
@@ -63,9 +65,11 @@ func (r *RecordReader) AtBoundary() bool { return r.have == 0 && r.left == 0 }
 //	err := tc.HandshakeContext(ctx)
 //	c, err := h.Take(tc, Config{Budget: ...})
 //
-// After Take nc carries on with c, and tc must not be used again, nor closed: it
-// would protect another record under the same key and nonce. If Take fails, or
-// instead of it Abandon is called, tc goes on as if nothing had been.
+// After Take nc carries on with c, and tc is dropped. Whatever it is asked to do
+// then, be it to close, would protect another record under a nonce that c uses too;
+// so nothing of tc's reaches the connection any more. Its own copies of the secrets
+// are the garbage collector's. If Take fails, or instead of it Abandon is called,
+// tc goes on as if nothing had been.
 //
 // A Handover is good for one handshake. It is not safe for concurrent use, but
 // what crypto/tls does while it shakes hands is in order.
@@ -76,6 +80,7 @@ type Handover struct {
 	rw     io.ReadWriter
 	keys   keyLog
 	over   bool // no more of our business
+	taken  bool // no more of crypto/tls's
 
 	// What was written since the secrets were seen: how many protected records,
 	// and the last of them.
@@ -133,6 +138,9 @@ func (h *Handover) Config() *tls.Config { return h.config }
 
 // Read reads from the connection for crypto/tls; see RecordReader.
 func (h *Handover) Read(p []byte) (int, error) {
+	if h.taken {
+		return 0, ErrTaken
+	}
 	if h.over && h.in.AtBoundary() {
 		return h.rw.Read(p)
 	}
@@ -141,6 +149,9 @@ func (h *Handover) Read(p []byte) (int, error) {
 
 // Write writes to the connection for crypto/tls.
 func (h *Handover) Write(p []byte) (int, error) {
+	if h.taken {
+		return 0, ErrTaken
+	}
 	if h.keys.complete() && !h.over {
 		h.observe(p)
 	}
@@ -198,6 +209,7 @@ func (h *Handover) Take(tc *tls.Conn, cfg Config) (*Conn, error) {
 	}
 	c.wr.seq = n
 	c.wr.setNonce()
+	h.taken = true
 	return c, nil
 }
 

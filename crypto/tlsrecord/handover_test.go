@@ -404,6 +404,25 @@ func TestTakeRefuses(t *testing.T) {
 	}
 }
 
+// A tls.Conn that is used after all, for instance closed by somebody who tidies up,
+// must not put a second record under a nonce of ours on the wire.
+func TestCryptoTLSIsCutOffByTake(t *testing.T) {
+	r := newRig(t, tls.TLS_AES_128_GCM_SHA256, true, Config{})
+	if _, err := r.tc.Write([]byte("x")); err != ErrTaken {
+		t.Error(err)
+	}
+	if _, err := r.tc.Read(make([]byte, 1)); err != ErrTaken {
+		t.Error(err)
+	}
+	if err := r.tc.CloseWrite(); err == nil {
+		t.Error("close_notify was sent")
+	}
+	if b := r.far.in.take(); len(b) != 0 {
+		t.Errorf("%d octets reached the peer", len(b))
+	}
+	r.mustReach(r.send([]byte("hello")), []byte("hello"))
+}
+
 // Whatever keeps the machine from being made, the connection goes on in crypto/tls.
 func TestFallback(t *testing.T) {
 	eachRole(t, func(t *testing.T, suite uint16, server bool) {

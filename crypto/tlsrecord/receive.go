@@ -81,12 +81,18 @@ func (c *Conn) Poll() (plaintext []byte, ok bool, err error) {
 // record that is left of the input is copied. Poll must have found nothing more
 // before. That there is no memory for it shows at the next Poll.
 func (c *Conn) Settle() {
-	c.free(&c.spent)
-	in := c.in
-	c.in = nil
-	if len(in) == 0 || c.readErr != nil {
-		return
+	if c.spent != nil {
+		c.free(&c.spent)
 	}
+	if len(c.in) > 0 {
+		c.keep()
+	}
+	c.in = nil
+}
+
+// keep copies the beginning of a record that is left of the input.
+func (c *Conn) keep() {
+	in := c.in
 	have := 0
 	if c.part != nil {
 		have = len(c.part.B)

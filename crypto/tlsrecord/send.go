@@ -22,12 +22,16 @@ func (c *Conn) AppendRecords(dst, plaintext []byte) ([]byte, error) {
 		return dst, c.writeErr
 	}
 	start := len(dst)
+	if len(plaintext) == 0 {
+		return c.AppendOutput(dst), nil
+	}
 	dst = slices.Grow(dst, SealedLen(len(plaintext)))
 	for len(plaintext) > 0 {
 		n := min(len(plaintext), MaxPlaintext)
-		dst = c.appendDue(dst)
+		if c.due() {
+			dst = slices.Grow(c.appendDue(dst), SealedLen(len(plaintext)))
+		}
 		at := len(dst)
-		dst = slices.Grow(dst, n+Overhead)
 		dst = dst[:at+HeaderLen]
 		dst = append(dst, plaintext[:n]...)
 		if dst = c.seal(dst, at, typeData); c.writeErr != nil {
@@ -35,7 +39,7 @@ func (c *Conn) AppendRecords(dst, plaintext []byte) ([]byte, error) {
 		}
 		plaintext = plaintext[n:]
 	}
-	return c.AppendOutput(dst), nil
+	return dst, nil
 }
 
 // SealBatch seals the plaintext in b[start+HeaderLen:] in place, in as few
@@ -53,7 +57,7 @@ func (c *Conn) SealBatch(b []byte, start int) ([]byte, error) {
 	switch {
 	case n <= 0:
 		return c.AppendOutput(b[:start]), nil
-	case n <= MaxPlaintext && !c.owed && !c.want && c.wr.seq < c.cfg.limit-1:
+	case n <= MaxPlaintext && !c.due():
 		b = slices.Grow(b, 1+tagLen)
 		b = c.seal(b, start, typeData)
 	default:
@@ -116,6 +120,9 @@ func (c *Conn) updatesBefore(i int) int {
 	}
 	return updates + 1 + (i-free)/int(last)
 }
+
+// due tells whether appendDue has anything to append.
+func (c *Conn) due() bool { return c.owed || c.want || c.wr.seq >= c.cfg.limit-1 }
 
 // appendDue appends the KeyUpdates that must stand before the next record of
 // application data: the answer to the peer's, the one that asks the peer for one,

@@ -137,7 +137,11 @@ func (h *half) advance() {
 // drop erases the expanded key.
 func (h *half) drop() {
 	if h.aead != nil {
-		wipe.Object(h.aead)
+		if a, ok := h.aead.(interface{ Wipe() }); ok {
+			a.Wipe()
+		} else {
+			wipe.Object(h.aead)
+		}
 		h.aead = nil
 	}
 	h.iv = 0

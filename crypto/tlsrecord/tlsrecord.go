@@ -168,8 +168,8 @@ type Config struct {
 	KeyUpdateBurst int
 	// AESGCM expands an AES-128 or AES-256 key; nil is the standard library. What
 	// it returns has a 12-octet nonce and a 16-octet tag, works in place without
-	// allocating, overwrites dst when it fails to open, and is erased as
-	// wipe.Object does it.
+	// allocating, and overwrites dst when it fails to open. It is erased by its
+	// method Wipe, or as wipe.Object does it if it has none.
 	AESGCM func(key []byte) (cipher.AEAD, error)
 }
 

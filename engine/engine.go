@@ -463,10 +463,23 @@ func (e *Engine) mayStart() bool {
 
 // start makes the association of a completed handshake and registers it.
 func (e *Engine) start(role Role, res handshake.Result, local, remote net.Addr, opts DialOptions) *Association {
+	a := assoc.New(e.options(role, res, local, remote, opts), e.group.Now())
+	e.mu.Lock()
+	e.assocs[a.ID()] = a
+	closing := e.closing
+	e.mu.Unlock()
+	if closing {
+		a.Drain(control.CodeShutdown, "shutting down")
+	}
+	return a
+}
+
+// options are what the association of a completed handshake is made with.
+func (e *Engine) options(role Role, res handshake.Result, local, remote net.Addr, opts DialOptions) assoc.Options {
 	l := &e.cfg.Limits
 	var seed [4]byte
 	_, _ = rand.Read(seed[:]) // never fails (crypto/rand)
-	a := assoc.New(assoc.Options{
+	return assoc.Options{
 		ID: e.nextID.Add(1),
 		Conn: conn.Config{
 			Role:         role,
@@ -503,15 +516,7 @@ func (e *Engine) start(role Role, res handshake.Result, local, remote net.Addr, 
 		Counters:      &e.sends,
 		Logger:        e.log,
 		OnEnd:         e.ended,
-	}, e.group.Now())
-	e.mu.Lock()
-	e.assocs[a.ID()] = a
-	closing := e.closing
-	e.mu.Unlock()
-	if closing {
-		a.Drain(control.CodeShutdown, "shutting down")
 	}
-	return a
 }
 
 func (e *Engine) ended(a *Association) {

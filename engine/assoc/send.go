@@ -215,6 +215,9 @@ func (a *Association) Send(ctx context.Context, ch wire.Channel, t wire.FrameTyp
 // WaitRoom waits until about n octets could be queued, the association ends or
 // ctx does. Any goroutine but the loop.
 func (a *Association) WaitRoom(ctx context.Context, n int) error {
+	if int64(n) > a.o.Budget.Limit() {
+		return ErrTooLarge // such room there never is
+	}
 	n = min(n, a.o.OutboundLimit) // a larger frame needs the queue empty
 	for {
 		a.roomMu.Lock()

@@ -121,6 +121,7 @@ type Limits struct {
 	HandshakeTimeout  time.Duration   // 5 s
 	MaxFrame          int             // 4 MiB received, header included; 1 to 16 MiB
 	Credit            int             // 16 MiB, connection-level
+	StreamCredit      int             // 1 MiB, each stream's; negative: streams have none of their own
 	HighWater         int             // 256 KiB handed to the socket ahead
 	Outbound          int             // 8 MiB queued towards one peer
 	Stall             time.Duration   // 10 s in which a peer takes no octet
@@ -494,6 +495,7 @@ func (e *Engine) options(role Role, res handshake.Result, local, remote net.Addr
 			Grease:       binary.BigEndian.Uint32(seed[:]),
 			MaxFrame:     l.MaxFrame,
 			Credit:       l.Credit,
+			StreamCredit: l.StreamCredit,
 			HighWater:    l.HighWater,
 			PingInterval: l.PingInterval,
 			HelloWait:    l.HelloWait,

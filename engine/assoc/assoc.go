@@ -430,6 +430,8 @@ func (a *Association) dispatch() bool {
 		a.hello.Store(h)
 		a.maxSend.Store(int64(a.m.MaxSend()))
 		a.each(func(cc ChannelConn) { cc.HandleHello(h) })
+	case conn.EventCredit:
+		a.handleCredit(&ev)
 	case conn.EventClosed:
 		a.finish(ev.Err)
 	}

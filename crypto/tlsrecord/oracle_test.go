@@ -11,6 +11,7 @@ import (
 	"math/big"
 	"net"
 	"os"
+	"slices"
 	"sync"
 	"testing"
 	"time"
@@ -587,9 +588,6 @@ func TestStreamReleaseGivesWhatWasReadAhead(t *testing.T) {
 	cfg := config(tls.TLS_AES_128_GCM_SHA256, true)
 	c := mustNew(t, cfg)
 	in, out := newRaw(cfg.Suite, cfg.Read.Secret), newRaw(cfg.Suite, cfg.Write.Secret)
-	late := in.data("partial")
-	_ = late
-	in = newRaw(cfg.Suite, cfg.Read.Secret)
 	first := join(in.data("one"), in.data("two"), in.keyUpdate(1), in.data("three"))
 	partial := in.data("partial")
 	tr := &script{in: [][]byte{join(first, partial[:9])}}
@@ -610,6 +608,29 @@ func TestStreamReleaseGivesWhatWasReadAhead(t *testing.T) {
 	}
 	if got, err := receive(c, partial[9:]); string(got) != "partial" || err != nil {
 		t.Error(got, err)
+	}
+}
+
+func TestStreamReadsRecordsInPieces(t *testing.T) {
+	cfg := config(tls.TLS_AES_128_GCM_SHA256, true)
+	r := newRaw(cfg.Suite, cfg.Read.Secret)
+	var b, want []byte
+	for i := range 30 {
+		data := payload(uint64(i), 1+i*50)
+		want = append(want, data...)
+		b = append(b, r.seal(typeData, data, 0)...)
+	}
+	for _, n := range []int{1, 7, 100, 1000} {
+		tr := &script{err: io.EOF}
+		for piece := range slices.Chunk(b, n) {
+			tr.in = append(tr.in, bytes.Clone(piece))
+		}
+		s := NewStream(mustNew(t, cfg), tr)
+		got, err := io.ReadAll(s)
+		if !bytes.Equal(got, want) || err != ErrTruncated {
+			t.Errorf("pieces of %d: %d octets, %v", n, len(got), err)
+		}
+		s.Release()
 	}
 }
 

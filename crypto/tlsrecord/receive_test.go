@@ -297,6 +297,9 @@ func TestReceive(t *testing.T) {
 						if c.Buffered() != 0 || c.rd.secret != [maxSecret]byte{} || c.rd.aead != nil {
 							t.Fatal("an ended direction kept octets or secrets")
 						}
+						if err != io.EOF && (c.wr.secret != [maxSecret]byte{} || c.wr.aead != nil) {
+							t.Fatal("the other direction kept its secrets")
+						}
 						// Only close_notify leaves the other direction alone.
 						_, err := c.AppendRecords(nil, []byte("x"))
 						if (err == nil) != (tc.err == io.EOF) {
@@ -652,6 +655,15 @@ func TestPeerIsAskedToRekey(t *testing.T) {
 		}
 		if _, err := receive(c, in.keyUpdate(0)); err != nil {
 			t.Fatal(err)
+		}
+	}
+	// Nor is one that we have nothing to say to any more.
+	deaf := mustNew(t, cfg)
+	deaf.AppendCloseNotify(nil)
+	other := newRaw(cfg.Suite, cfg.Read.Secret)
+	for range 10 {
+		if _, err := receive(deaf, other.data("x")); err != nil || deaf.Pending() {
+			t.Fatal(err, deaf.Pending())
 		}
 	}
 	// A peer that rekeys in time is not asked.

@@ -195,7 +195,6 @@ func (c *Conn) AppendAlert(dst []byte, a Alert) []byte {
 	if a == AlertUserCanceled {
 		return c.appendRecord(dst, typeAlert, []byte{a.level(), byte(a)})
 	}
-	c.owed, c.want = false, false
 	c.alert, c.alertDue = a, true
 	c.endWrite(ErrClosed)
 	if a != AlertCloseNotify {

@@ -118,6 +118,16 @@ func oldestFirst(n *Node) *Node {
 	return first
 }
 
+// Take unlinks the first node of a list that TakeAll or Close returned, so that
+// its owner may be run, and returns the rest: Run in single steps, for a loop that
+// must go on behind an owner that panics.
+func (n *Node) Take() (rest *Node) {
+	rest = n.next
+	n.next = nil
+	n.posted.Store(false)
+	return rest
+}
+
 // Run runs the owners of a list that TakeAll or Close returned, in its order,
 // and returns their number. Each node is unlinked before its owner runs, so the
 // owner may post it again or give it back to a pool. An owner must not panic:
@@ -125,11 +135,9 @@ func oldestFirst(n *Node) *Node {
 func Run(list *Node) int {
 	done := 0
 	for n := list; n != nil; done++ {
-		next := n.next
-		n.next = nil
-		n.posted.Store(false)
+		rest := n.Take()
 		n.Owner.RunTask()
-		n = next
+		n = rest
 	}
 	return done
 }

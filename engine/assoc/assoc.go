@@ -156,7 +156,9 @@ type Association struct {
 	// Loop only.
 	now       time.Duration
 	inTurn    bool
-	admitted  int // octets admitted that are in the machine's queue
+	buffered  int    // what the transport held when the turn began
+	after     []byte // the batch of a turn after the end
+	admitted  int    // octets admitted that are in the machine's queue
 	ended     bool
 	draining  bool
 	drainCode control.ErrorCode
@@ -345,15 +347,26 @@ func (a *Association) Ended() bool { return a.ended }
 
 // Turn is one step of the association on its loop: in is what arrived (borrowed,
 // opened in place), batch is where sealed frames are appended. It gives back the
-// batch, which the driver writes at once.
+// batch, which the driver writes at once. It is BeginTurn, Feed and EndTurn, for
+// a driver whose input is one piece.
 func (a *Association) Turn(now time.Duration, in, batch []byte) []byte {
+	a.BeginTurn(now, batch)
+	if in != nil {
+		a.Feed(in)
+	}
+	return a.EndTurn()
+}
+
+// BeginTurn starts a step; batch may hold something already, which is kept.
+func (a *Association) BeginTurn(now time.Duration, batch []byte) {
 	a.now = now
 	if a.ended {
-		return batch
+		a.after = batch
+		return
 	}
-	buffered := a.trans.Buffered()
+	a.buffered = a.trans.Buffered()
 	a.inTurn = true
-	a.m.StartBatch(now, batch, buffered >= a.highWater())
+	a.m.StartBatch(now, batch, a.buffered >= a.highWater())
 	if a.timeout.due {
 		a.timeout.due = false
 		a.m.HandleTimeout(now)
@@ -361,16 +374,35 @@ func (a *Association) Turn(now time.Duration, in, batch []byte) []byte {
 	}
 	if a.stall.due {
 		a.stall.due = false
-		a.checkStall(buffered)
+		a.checkStall(a.buffered)
 	}
-	if cause := a.work(in); cause != nil {
-		a.o.Counters.Panics.Add(1)
-		a.m.Abort(now, control.CodeInternal, cause)
+}
+
+// Feed takes a piece of what arrived. in is borrowed, and frames are opened in
+// it, until Feed returns.
+func (a *Association) Feed(in []byte) {
+	if a.ended {
+		return
 	}
+	defer a.survive()
+	a.m.HandleBytes(a.now, in)
+	for a.dispatch() {
+	}
+	a.m.Settle()
+}
+
+// EndTurn runs what was posted, and gives the batch.
+func (a *Association) EndTurn() []byte {
+	if a.ended {
+		b := a.after
+		a.after = nil
+		return b
+	}
+	a.runPosted()
 	if a.draining && !a.m.Closing() && a.busy() == 0 {
-		a.m.Close(now, a.drainCode, a.drainText)
+		a.m.Close(a.now, a.drainCode, a.drainText)
 	}
-	batch = a.m.TakeBatch()
+	batch := a.m.TakeBatch()
 	a.inTurn = false // what HandleRoom sends asks for a turn of its own
 	a.settleQueue()
 	if a.rekems != nil && !a.m.Rekeming() {
@@ -383,30 +415,35 @@ func (a *Association) Turn(now time.Duration, in, batch []byte) []byte {
 	if at, ok := a.m.Deadline(); ok {
 		a.timeout.arm(at)
 	}
-	if a.m.Queued() > 0 || buffered > 0 {
-		a.stall.arm(buffered)
+	if a.m.Queued() > 0 || a.buffered > 0 {
+		a.stall.arm(a.buffered)
 	}
 	return batch
 }
 
-// work feeds the input, dispatches what it holds and runs what was posted. A
-// panic below it is the handler's, and ends this association alone.
-func (a *Association) work(in []byte) (cause error) {
-	defer func() {
-		if p := recover(); p != nil {
-			a.m.Cancel()
-			a.o.Logger.Error("channel handler panicked", "panic", p, "stack", string(debug.Stack()))
-			cause = fmt.Errorf("%w: %v", ErrPanic, p)
-		}
-	}()
-	if in != nil {
-		a.m.HandleBytes(a.now, in)
-		for a.dispatch() {
-		}
-		a.m.Settle()
+// runPosted runs every task, also those behind one that panics.
+func (a *Association) runPosted() {
+	for n := a.inbox.TakeAll(); n != nil; {
+		rest := n.Take()
+		a.runTask(n)
+		n = rest
 	}
-	sched.Run(a.inbox.TakeAll())
-	return nil
+}
+
+func (a *Association) runTask(n *sched.Node) {
+	defer a.survive()
+	n.Owner.RunTask()
+}
+
+// survive is deferred around handlers: a panic is theirs, and ends this
+// association alone.
+func (a *Association) survive() {
+	if p := recover(); p != nil {
+		a.m.Cancel()
+		a.o.Counters.Panics.Add(1)
+		a.o.Logger.Error("channel handler panicked", "panic", p, "stack", string(debug.Stack()))
+		a.m.Abort(a.now, control.CodeInternal, fmt.Errorf("%w: %v", ErrPanic, p))
+	}
 }
 
 // dispatch gives the machine's next event to whom it concerns.

@@ -475,3 +475,19 @@ func (c *chain) HandleExpire(now time.Duration) {
 		c.a.StartTimer(&c.timer, time.Second)
 	}
 }
+
+// A posted task that panics ends the association; those behind it still run.
+func TestTasksBehindAPanicRun(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, nil)
+	ran := false
+	p.Client.Do(func() { panic("boom") })
+	p.Client.Do(func() { ran = true })
+	p.Settle()
+	if !ran {
+		t.Error("a task that was accepted did not run")
+	}
+	if len(c.closed) != 1 || !errors.Is(c.closed[0], assoc.ErrPanic) {
+		t.Errorf("ended with %v", c.closed)
+	}
+}

@@ -37,6 +37,7 @@ func TestLimitsReachWhatHoldsThem(t *testing.T) {
 	held := map[string]any{
 		"MaxFrame":     o.Conn.MaxFrame,
 		"Credit":       o.Conn.Credit,
+		"StreamCredit": o.Conn.StreamCredit,
 		"HighWater":    o.Conn.HighWater,
 		"Outbound":     o.OutboundLimit,
 		"Stall":        o.Stall,

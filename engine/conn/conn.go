@@ -86,6 +86,8 @@ var (
 	ErrReserved = errors.New("conn: Control and the common frame types are not for sending")
 	// ErrRate: another key change now is more than a peer puts up with.
 	ErrRate = errors.New("conn: keys change too often")
+	// ErrNoCredit: the peer's credit does not cover a KEY_UPDATE on the channel.
+	ErrNoCredit = errors.New("conn: no credit left for a key update")
 	// ErrRekemPending: a REKEM is under way already.
 	ErrRekemPending = errors.New("conn: another REKEM is under way")
 	// ErrNoRatchet: this association takes no such step.

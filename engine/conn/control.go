@@ -67,7 +67,9 @@ func (c *Conn) handleClose(ch wire.Channel) {
 	e := &CloseError{Remote: true}
 	e.Code, e.Text = c.peerError, c.peerErrorText
 	c.dropQueue()
-	c.sealNow(ch, wire.TypeCloseAck, nil)
+	// Without a KEY_UPDATE before it, for which there may be no credit: a key has
+	// room for the marker that it needs at its bound, or for this.
+	c.seal(ch, wire.TypeCloseAck, nil)
 	c.end(e)
 }
 
@@ -291,7 +293,7 @@ func (c *Conn) reply(ch wire.Channel, t wire.FrameType, payload []byte) {
 	if c.closeSent {
 		return // CLOSE was the last word
 	}
-	if c.direct() {
+	if c.Direct(ch, len(payload)) {
 		c.sealNow(ch, t, payload)
 		return
 	}

@@ -102,8 +102,8 @@ func (c *Conn) renewOldKey(ch wire.Channel, s *sendSide) error {
 }
 
 // UpdateKey renews the sending key of ch now. It must be called in a batch, and
-// not between Begin and End. Errors: ErrClosed, ErrChannel, ErrBegin, and ErrRate
-// when the peer would take it for a flood.
+// not between Begin and End. Errors: ErrClosed, ErrChannel, ErrBegin, ErrNoCredit,
+// and ErrRate when the peer would take it for a flood.
 func (c *Conn) UpdateKey(ch wire.Channel) error {
 	switch {
 	case c.state != stateOpen:
@@ -112,6 +112,8 @@ func (c *Conn) UpdateKey(ch wire.Channel) error {
 		return ErrChannel
 	case !c.inBatch || c.begin.open:
 		return ErrBegin
+	case !c.affords(ch, 0):
+		return ErrNoCredit
 	case !c.limits.ourUpdates.take(c.now, UpdateBurst, UpdateEvery):
 		return ErrRate
 	}

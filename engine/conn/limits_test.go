@@ -174,7 +174,7 @@ func TestD3_NoCreditBeforeHello(t *testing.T) {
 	r := newRig(t, nil)
 	r.turn(r.frame(wire.ChannelControl, wire.TypeFlowUpdate, string(control.AppendFlowUpdate(nil, 1<<40))))
 	for range 3 {
-		r.queueBridge(t, 1<<19)
+		r.queueBridge(t, 1<<19-control.KeyUpdateLen)
 	}
 	n := 0
 	for range 5 {
@@ -246,5 +246,44 @@ func TestClose_IsTheLastWord(t *testing.T) {
 	_, out := r.turn(r.frame(wire.ChannelControl, wire.TypeClose, ""))
 	if len(out) != 1 || out[0].t != wire.TypeCloseAck || r.ended == nil {
 		t.Errorf("sent %v, ended %v", types(out), r.ended)
+	}
+}
+
+// D6: credit counts every plaintext octet outside Control, so a KEY_UPDATE before
+// a frame and answers of our own must find room in it too.
+func TestD6_CreditCoversKeyUpdatesAndAnswers(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.Bounds = profiles.Bounds{Frames: 2} })
+	r.turn(r.hello(nil))
+	r.queueBridge(t, 10)
+	r.turn(nil) // the next frame on Bridge needs another key
+	left := func(n int) { r.c.credit.LimitSend(r.c.credit.Sent() + uint64(n)) }
+
+	left(100)
+	r.queueBridge(t, 100)
+	r.queueBridge(t, 1)
+	if _, out := r.turn(nil); len(out) != 0 {
+		t.Fatalf("sent %v, which with the key update is more than 100 octets", types(out))
+	}
+	left(100 + control.KeyUpdateLen)
+	if _, out := r.turn(nil); len(out) != 2 || out[0].t != wire.TypeKeyUpdate || len(out[1].payload) != 100 {
+		t.Fatalf("sent %v", types(out))
+	}
+	if n := r.c.credit.Available(); n != 0 {
+		t.Errorf("%d octets of credit left", n)
+	}
+	if _, out := r.turn(r.frame(wire.ChannelBridge, wire.TypePing, "p")); len(out) != 0 {
+		t.Errorf("sent %v without credit", types(out))
+	}
+	r.c.StartBatch(r.now, nil, false)
+	if err := r.c.UpdateKey(wire.ChannelBridge); !errors.Is(err, ErrNoCredit) {
+		t.Errorf("UpdateKey without credit: %v", err)
+	}
+	if err := r.c.UpdateKey(wire.ChannelControl); err != nil {
+		t.Errorf("Control knows no credit: %v", err)
+	}
+	r.take()
+	left(1 << 10)
+	if _, out := r.turn(nil); len(out) < 2 || out[len(out)-1].t != wire.TypePong {
+		t.Errorf("sent %v with credit again", types(out))
 	}
 }

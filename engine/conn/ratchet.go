@@ -59,7 +59,7 @@ func (c *Config) fillRatchet() {
 // exchange is nil without what a tier-2 step needs.
 func (c *Config) exchange() exchange {
 	if s := kem.ByID(c.KEM); s != nil && c.Rand != nil {
-		return s
+		return hybrid{s}
 	}
 	return nil
 }
@@ -71,18 +71,29 @@ type generation struct {
 	frames uint64 // sealed under it
 }
 
-// exchange is the association's KEM, a *kem.Scheme outside of tests.
+// exchange is the association's KEM, a hybrid outside of tests.
 type exchange interface {
 	ShareLen() int
 	CiphertextLen() int
-	Generate(io.Reader) (*kem.KeyPair, error)
+	Generate(io.Reader) (ephemeral, error)
 	Encapsulate(rand io.Reader, share []byte) (ciphertext []byte, secret *kem.Secret, err error)
 }
 
 // ephemeral is the key of a REKEM, a *kem.KeyPair outside of tests.
 type ephemeral interface {
+	Share() []byte
 	Decapsulate(ciphertext []byte) (*kem.Secret, error)
 	Wipe()
+}
+
+type hybrid struct{ *kem.Scheme }
+
+func (h hybrid) Generate(rand io.Reader) (ephemeral, error) {
+	key, err := h.Scheme.Generate(rand)
+	if err != nil {
+		return nil, err
+	}
+	return key, nil
 }
 
 // rekem is our side of a tier-2 step. The zero value: none is under way.

@@ -49,13 +49,19 @@ func (c *Conn) Sendable() bool {
 		return false
 	}
 	f := c.queue.Peek()
-	return f != nil && (f.Channel == wire.ChannelControl || uint64(f.Plaintext()) <= c.credit.Available())
+	return f != nil && c.affords(f.Channel, f.Plaintext())
+}
+
+// affords tells whether the peer's credit covers n plaintext octets on ch and, so
+// that the key can be renewed before them, a KEY_UPDATE (D6).
+func (c *Conn) affords(ch wire.Channel, n int) bool {
+	return ch == wire.ChannelControl || uint64(n)+control.KeyUpdateLen <= c.credit.Available()
 }
 
 // Direct tells whether a frame of n plaintext octets on ch would be sealed
 // right away by Begin and End, without a stay in the queue.
 func (c *Conn) Direct(ch wire.Channel, n int) bool {
-	return c.direct() && (ch == wire.ChannelControl || uint64(n) <= c.credit.Available())
+	return c.direct() && c.affords(ch, n)
 }
 
 // Sealed is the number of octets of sealed frames so far, over all batches.
@@ -207,7 +213,7 @@ func (c *Conn) flush() {
 			break
 		}
 		n := f.Plaintext()
-		if f.Channel != wire.ChannelControl && uint64(n) > c.credit.Available() {
+		if !c.affords(f.Channel, n) {
 			break
 		}
 		f = c.queue.Pop()
@@ -271,6 +277,14 @@ func (c *Conn) sealNow(ch wire.Channel, t wire.FrameType, payload []byte) {
 		return
 	}
 	if c.renewKey(ch) != nil {
+		return
+	}
+	c.seal(ch, t, payload)
+}
+
+// seal is sealNow without a look at the key's bounds, in a batch.
+func (c *Conn) seal(ch wire.Channel, t wire.FrameType, payload []byte) {
+	if !c.inBatch {
 		return
 	}
 	start := len(c.batch)

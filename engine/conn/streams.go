@@ -40,14 +40,16 @@ func (c *Conn) StreamWindow() (octets uint64, limited bool) {
 func (c *Conn) HelloExpired() bool { return c.helloExpired && !c.hasHello }
 
 // GrantStream tells the peer how many octets in all it may send on a stream of ch
-// (FLOW_UPDATE). It goes before what waits. Errors: ErrClosed, ErrChannel, those of
-// control.AppendStreamFlowUpdate.
+// (FLOW_UPDATE). It goes before what waits. Errors: ErrClosed, ErrChannel, ErrBegin,
+// those of control.AppendStreamFlowUpdate.
 func (c *Conn) GrantStream(ch wire.Channel, octets uint64, corr []byte) error {
 	switch {
 	case c.state != stateOpen:
 		return ErrClosed
 	case ch == wire.ChannelControl || !c.Usable(ch):
 		return ErrChannel
+	case c.begin.open:
+		return ErrBegin
 	case !c.streamCreditInForce():
 		return nil
 	}

@@ -46,7 +46,7 @@ func unhex(t *testing.T, s string) []byte {
 
 // recordedKEM gives what a recorded exchange gave: its ephemeral keys are gone.
 type recordedKEM struct {
-	*kem.Scheme
+	hybrid
 	ciphertext []byte
 	secret     [kem.SecretLen]byte
 }
@@ -55,6 +55,7 @@ func (k *recordedKEM) Encapsulate(io.Reader, []byte) ([]byte, *kem.Secret, error
 	return k.ciphertext, kem.NewSecret(k.secret), nil
 }
 func (k *recordedKEM) Decapsulate([]byte) (*kem.Secret, error) { return kem.NewSecret(k.secret), nil }
+func (k *recordedKEM) Share() []byte                           { return nil }
 func (k *recordedKEM) Wipe()                                   {}
 
 // The recorded association as two machines live it: each says every frame that
@@ -121,7 +122,7 @@ func TestVectorsRecordedAssociation(t *testing.T) {
 		case wire.TypeMasterRatchet:
 			err = from.Ratchet()
 		case wire.TypeRekem:
-			k := &recordedKEM{Scheme: scheme, secret: [kem.SecretLen]byte(unhex(t, f.Rekem[rekems].Secret))}
+			k := &recordedKEM{hybrid: hybrid{scheme}, secret: [kem.SecretLen]byte(unhex(t, f.Rekem[rekems].Secret))}
 			rekems++
 			_, recv := from.Generations()
 			from.rekem = rekem{key: k, request: plain, target: recv + 1, until: 2 * time.Hour}

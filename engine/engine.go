@@ -167,6 +167,9 @@ type Config struct {
 	// X25519, then P-256. They are classical because the N-PAMP handshake inside
 	// makes the post-quantum exchange.
 	Curves []tls.CurveID
+	// StandardTLS leaves TLS records to crypto/tls. Otherwise crypto/tls makes the
+	// handshake, and our own record layer, which works in place, carries on.
+	StandardTLS bool
 	// AllowRawRemote permits raw TCP on addresses that are not loopback.
 	AllowRawRemote bool
 	// Channels are the handlers of the channels we carry, besides Control.
@@ -287,7 +290,11 @@ func New(cfg Config) (*Engine, error) {
 	}
 	e.dialer = loop.Dialer{Group: e.group, Handshakes: e.shakes}
 	if cfg.Transport == TransportTLS {
-		e.dialer.Security = loop.Security{Config: loop.TLSConfig(nil, cfg.Curves)}
+		e.dialer.Security = loop.Security{
+			Config:   loop.TLSConfig(nil, cfg.Curves),
+			Standard: cfg.StandardTLS,
+			Budget:   e.budget,
+		}
 	}
 	return e, nil
 }
@@ -428,7 +435,12 @@ func (e *Engine) serverSecurity() (loop.Security, error) {
 		}
 		e.cfg.Certificate = cert
 	}
-	return loop.Security{Config: loop.TLSConfig(e.cfg.Certificate, e.cfg.Curves), Server: true}, nil
+	return loop.Security{
+		Config:   loop.TLSConfig(e.cfg.Certificate, e.cfg.Curves),
+		Server:   true,
+		Standard: e.cfg.StandardTLS,
+		Budget:   e.budget,
+	}, nil
 }
 
 // verifier applies D12: without a rule only loopback is accepted.

@@ -65,15 +65,21 @@ func (c *echoConn) HandleClose(err error) {
 	}
 }
 
-// overBoth runs a test over TLS and over raw TCP.
+// standardTLS is a "transport" of the tests: TLS whose records crypto/tls makes.
+const standardTLS engine.Transport = 100
+
+// overBoth runs a test over TLS, with both record layers, and over raw TCP.
 func overBoth(t *testing.T, f func(*testing.T, engine.Transport)) {
-	for _, tr := range []engine.Transport{engine.TransportTLS, engine.TransportTCP} {
+	for _, tr := range []engine.Transport{engine.TransportTLS, standardTLS, engine.TransportTCP} {
 		t.Run(tr.String(), func(t *testing.T) { f(t, tr) })
 	}
 }
 
 func newEngine(t *testing.T, cfg engine.Config) *engine.Engine {
 	t.Helper()
+	if cfg.Transport == standardTLS {
+		cfg.Transport, cfg.StandardTLS = engine.TransportTLS, true
+	}
 	e, err := engine.New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -278,10 +284,7 @@ func testSendFromManyGoroutines(t *testing.T, tr engine.Transport) {
 func TestShutdownTellsPeers(t *testing.T) { overBoth(t, testShutdownTellsPeers) }
 
 func testShutdownTellsPeers(t *testing.T, tr engine.Transport) {
-	srv, err := engine.New(engine.Config{Transport: tr})
-	if err != nil {
-		t.Fatal(err)
-	}
+	srv := newEngine(t, engine.Config{Transport: tr})
 	cli := newEngine(t, engine.Config{Transport: tr})
 	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
 	if err != nil {

@@ -35,6 +35,8 @@ const (
 	// Tick is the step of the timing wheels.
 	Tick = 100 * time.Millisecond
 
+	// scratchMin is the first size of a batch buffer.
+	scratchMin = 16 << 10
 	// scratchKeep is the largest batch buffer a loop keeps after a turn.
 	scratchKeep = 1 << 20
 	// maxRounds bounds how often a loop serves what it posted to itself before
@@ -200,9 +202,16 @@ func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 	}
 	early := k.early
 	k.early = nil
-	l.turn(k, early)
-	if k.records != nil {
-		l.arrived(k, nil) // what the handshake's last record held beyond early
+	if k.records == nil {
+		l.turn(k, early)
+	} else {
+		k.records.attach(l)
+		l.begin(k)
+		if len(early) > 0 {
+			k.a.Feed(early)
+		}
+		// crypto/tls may hold a part of its last record; what is ours has nothing.
+		l.end(k, k.records.open(k.a, nil))
 	}
 	l.leave()
 	return nil, gnet.None
@@ -219,7 +228,7 @@ func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 	// buffer without a bound.
 	in, _ := c.Next(-1)
 	l.enter()
-	l.arrived(k, in)
+	l.turn(k, in)
 	l.leave()
 	return gnet.None
 }
@@ -238,6 +247,9 @@ func (e *events) OnClose(c gnet.Conn, err error) gnet.Action {
 	}
 	if k.l != nil {
 		k.a.TransportClosed(e.g.Now(), err)
+	}
+	if k.records != nil {
+		k.records.release()
 	}
 	return gnet.None
 }
@@ -319,52 +331,64 @@ func (l *eventLoop) Run(context.Context) error {
 	return nil
 }
 
-// arrived brings what one read gave to k's association, through its record layer
-// if it has one.
-func (l *eventLoop) arrived(k *link, in []byte) {
-	if k.records == nil || k.closed {
-		l.turn(k, in)
-		return
-	}
-	plain, err := k.records.open(l.plain[:0], in)
-	l.plain = keep(l.plain, plain)
-	if len(plain) > 0 {
-		l.turn(k, plain)
-	}
-	if err == nil || k.closed {
-		return
-	}
-	// Either the peer ended TLS (io.EOF) or broke it. The layer may have an alert
-	// to send; of the association nothing can be said any more.
-	if err == io.EOF {
-		err = nil
-	}
-	k.a.TransportClosed(l.now, err)
-	l.turn(k, nil)
-}
-
-// turn gives k one step and writes what it yields, in one write.
+// turn gives k one step with what one read brought, if anything, and writes what
+// it yields, in one write.
 func (l *eventLoop) turn(k *link, in []byte) {
 	if k.closed {
 		return
 	}
-	batch := k.a.Turn(l.now, in, l.scratch[:0])
-	l.scratch = keep(l.scratch, batch)
-	ended := k.a.Ended()
-	out := batch
+	l.begin(k)
+	var err error
+	switch {
+	case in == nil:
+	case k.records == nil:
+		k.a.Feed(in)
+	default:
+		err = k.records.open(k.a, in)
+	}
+	l.end(k, err)
+}
+
+func (l *eventLoop) begin(k *link) {
+	room := 0
 	if k.records != nil {
-		out = l.sealed[:0]
-		if len(batch) > 0 || ended {
-			var err error
-			if out, err = k.records.seal(out, batch); err != nil && !ended {
-				k.a.TransportClosed(l.now, err)
-				ended = true
+		room = k.records.room()
+	}
+	if cap(l.scratch) < room {
+		l.scratch = make([]byte, 0, scratchMin)
+	}
+	k.a.BeginTurn(l.now, l.scratch[:room])
+}
+
+// end finishes k's turn; read is what its record layer said of the input.
+func (l *eventLoop) end(k *link, read error) {
+	out := k.a.EndTurn()
+	ended := k.a.Ended()
+	if k.records != nil {
+		sealed, err := k.records.seal(out)
+		if read == nil && err != nil {
+			read = err
+		}
+		if read != nil && !ended {
+			// Either the peer ended TLS (io.EOF) or broke it. The layer may have said
+			// so in an alert; of the association nothing can be said any more.
+			if read == io.EOF {
+				read = nil
 			}
+			k.a.TransportClosed(l.now, read)
+			ended = true
 		}
 		if ended {
-			out = k.records.close(out)
+			sealed = k.records.close(sealed)
 		}
-		l.sealed = keep(l.sealed, out)
+		if k.records.room() > 0 {
+			l.scratch = keep(l.scratch, sealed)
+		} else {
+			l.scratch = keep(l.scratch, out)
+		}
+		out = sealed
+	} else {
+		l.scratch = keep(l.scratch, out)
 	}
 	if len(out) > 0 {
 		if _, err := k.c.Write(out); err != nil {

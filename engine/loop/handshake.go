@@ -3,6 +3,7 @@ package loop
 import (
 	"container/list"
 	"context"
+	"crypto/cipher"
 	"crypto/tls"
 	"errors"
 	"fmt"
@@ -136,6 +137,12 @@ func (h *Handshakes) advance(p *pending) {
 type Security struct {
 	Config *tls.Config
 	Server bool
+	// Standard leaves the records to crypto/tls after the handshake too.
+	Standard bool
+	// Budget is what partial records are counted against.
+	Budget *buf.Budget
+	// AESGCM expands the keys of AES-GCM suites; nil is the standard library.
+	AESGCM func(key []byte) (cipher.AEAD, error)
 }
 
 // established is a completed handshake.
@@ -186,6 +193,9 @@ func (h *Handshakes) run(ctx context.Context, nc net.Conn, sec Security, newMach
 func (e *established) wipe() {
 	e.result.Send.Wipe()
 	e.result.Recv.Wipe()
+	if e.records != nil {
+		e.records.release()
+	}
 }
 
 func isTimeout(err error) bool {
@@ -194,13 +204,19 @@ func isTimeout(err error) bool {
 }
 
 func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func() (*handshake.Machine, error), progress func()) (est established, err error) {
-	var std *stdRecords
+	var rw io.ReadWriter = nc
+	var outer secured
 	if sec.Config != nil {
-		if std, err = secure(g, nc, sec.Config, sec.Server); err != nil {
+		if outer, err = secure(g, nc, sec); err != nil {
 			return est, err
 		}
+		defer func() {
+			if err != nil {
+				outer.abandon()
+			}
+		}()
 		progress()
-		nc = std.conn
+		rw = outer
 	}
 	var m *handshake.Machine
 	if err := g.do(func() (err error) { m, err = newMachine(); return err }); err != nil {
@@ -215,14 +231,14 @@ func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func()
 	var out []byte
 	for {
 		if out = m.AppendOutput(out[:0]); len(out) > 0 {
-			if _, err := nc.Write(out); err != nil {
+			if _, err := rw.Write(out); err != nil {
 				return est, err
 			}
 		}
 		if m.Done() {
 			break
 		}
-		f, n, err := readFrame(nc, in, m)
+		f, n, err := readFrame(rw, in, m)
 		if err != nil {
 			return est, err
 		}
@@ -233,16 +249,17 @@ func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func()
 		in.B = in.B[:copy(in.B[:cap(in.B)], in.B[n:])]
 	}
 	est = established{result: m.Result(), early: append([]byte(nil), in.B...)}
-	if std != nil {
-		std.detach()
-		est.records = std
+	if outer != nil {
+		var more []byte
+		est.records, more = outer.detach()
+		est.early = append(est.early, more...)
 	}
 	return est, nil
 }
 
 // readFrame reads until in holds a whole frame that the machine would take, and
 // gives its length. The header is judged before the payload is waited for.
-func readFrame(nc net.Conn, in *buf.Buf, m *handshake.Machine) (wire.Frame, int, error) {
+func readFrame(r io.Reader, in *buf.Buf, m *handshake.Machine) (wire.Frame, int, error) {
 	checked := false
 	for {
 		if !checked && len(in.B) >= wire.HeaderLen {
@@ -259,7 +276,7 @@ func readFrame(nc net.Conn, in *buf.Buf, m *handshake.Machine) (wire.Frame, int,
 		if err != nil || n > 0 {
 			return f, n, err
 		}
-		k, err := nc.Read(in.B[len(in.B):cap(in.B)])
+		k, err := r.Read(in.B[len(in.B):cap(in.B)])
 		in.B = in.B[:len(in.B)+k]
 		if k == 0 {
 			switch {

@@ -14,6 +14,9 @@ import (
 	"math/big"
 	"net"
 	"time"
+
+	"github.com/trestle-npamp/trestle/crypto/tlsrecord"
+	"github.com/trestle-npamp/trestle/engine/assoc"
 )
 
 // ALPN is the protocol name that TLS must negotiate (D12).
@@ -78,16 +81,22 @@ func SelfSigned() (*tls.Certificate, error) {
 // recordLayer stands between an association and its socket. It belongs to the
 // loop once the connection is enrolled.
 type recordLayer interface {
-	// open takes what arrived, in records of any split, and appends the plaintext
-	// to dst. in is borrowed until it returns. io.EOF tells that the peer ended
-	// its sending in order; any other error ends the connection. What open wants
-	// to say itself (an alert, a KeyUpdate) comes out of the next seal.
-	open(dst, in []byte) ([]byte, error)
-	// seal appends records that hold plain, and what the layer has to say before
-	// them.
-	seal(dst, plain []byte) ([]byte, error)
-	// close appends close_notify.
+	// attach gives it the loop whose buffers it may use.
+	attach(l *eventLoop)
+	// room is how many octets it wants in front of a batch, to seal it in place.
+	room() int
+	// open takes what arrived, in records of any split, and feeds a with what they
+	// hold. in is borrowed until it returns. io.EOF tells that the peer ended its
+	// sending in order; any other error ends the connection.
+	open(a *assoc.Association, in []byte) error
+	// seal makes records of batch[room():], and puts before them what the layer
+	// has to say itself (an alert, a KeyUpdate). The result is valid until the next
+	// seal on the same loop.
+	seal(batch []byte) ([]byte, error)
+	// close appends close_notify, once.
 	close(dst []byte) []byte
+	// release wipes the keys.
+	release()
 }
 
 // gate is held while a handshake computes and let go while it waits for octets.
@@ -125,70 +134,176 @@ func (g *gate) do(f func() error) error {
 	return f()
 }
 
-// read is nc.Read without the gate.
-func (g *gate) read(nc net.Conn, p []byte) (int, error) {
-	if !g.held {
-		return nc.Read(p)
+// gated reads from nc without holding the gate.
+type gated struct {
+	nc net.Conn
+	g  *gate
+}
+
+func (r gated) Read(p []byte) (int, error) {
+	if !r.g.held {
+		return r.nc.Read(p)
 	}
-	g.release()
-	n, err := nc.Read(p)
-	if e := g.acquire(); e != nil && err == nil {
+	r.g.release()
+	n, err := r.nc.Read(p)
+	if e := r.g.acquire(); e != nil && err == nil {
 		err = e
 	}
 	return n, err
 }
+
+func (r gated) Write(p []byte) (int, error) { return r.nc.Write(p) }
+
+// secured is a connection whose TLS handshake is complete. The N-PAMP handshake
+// runs over it; then the loop gets its record layer.
+type secured interface {
+	io.ReadWriter
+	// detach leaves the socket. It returns the record layer and what was read and
+	// not taken.
+	detach() (recordLayer, []byte)
+	// abandon says close_notify, as far as that goes without waiting long, and
+	// wipes what there is.
+	abandon()
+}
+
+// secure runs the TLS handshake over nc.
+func secure(g *gate, nc net.Conn, sec Security) (secured, error) {
+	s := &switchConn{Conn: nc, rw: gated{nc, g}}
+	var hand *tlsrecord.Handover
+	cfg, base := sec.Config, net.Conn(s)
+	if !sec.Standard && tlsrecord.Available() == nil {
+		if sec.Server {
+			hand = tlsrecord.NewServerHandover(cfg, s)
+		} else {
+			hand = tlsrecord.NewClientHandover(cfg, s)
+		}
+		cfg, base = hand.Config(), handedConn{s, hand}
+	} else {
+		s.rw = struct {
+			io.Reader
+			io.Writer
+		}{tlsrecord.NewRecordReader(s.rw), s.rw}
+	}
+	var tc *tls.Conn
+	if sec.Server {
+		tc = tls.Server(base, cfg)
+	} else {
+		tc = tls.Client(base, cfg)
+	}
+	err := g.do(tc.Handshake)
+	if err == nil && tc.ConnectionState().NegotiatedProtocol != ALPN {
+		err = ErrALPN
+	} else if err != nil {
+		err = fmt.Errorf("loop: TLS handshake: %w", err)
+	}
+	if err != nil {
+		if hand != nil {
+			hand.Abandon()
+		}
+		return nil, err
+	}
+	if hand != nil {
+		c, err := hand.Take(tc, tlsrecord.Config{Budget: sec.Budget, AESGCM: sec.AESGCM})
+		if err == nil {
+			return &ownSecured{tlsrecord.NewStream(c, nc), c}, nil
+		}
+		// Something in this process keeps the secrets from us (a debugging
+		// setting, say): crypto/tls goes on as if it had never been asked.
+	}
+	return &stdRecords{conn: tc, s: s}, nil
+}
+
+// handedConn is what crypto/tls sees while a Handover listens.
+type handedConn struct {
+	*switchConn
+	h *tlsrecord.Handover
+}
+
+func (c handedConn) Read(p []byte) (int, error)  { return c.h.Read(p) }
+func (c handedConn) Write(p []byte) (int, error) { return c.h.Write(p) }
+
+// ownSecured runs our own records over the socket until the loop takes over.
+type ownSecured struct {
+	*tlsrecord.Stream
+	c *tlsrecord.Conn
+}
+
+func (o *ownSecured) detach() (recordLayer, []byte) {
+	early := o.Release()
+	return &ownRecords{o.c}, early
+}
+
+func (o *ownSecured) abandon() {
+	_ = o.CloseWrite()
+	o.Release()
+	o.c.Wipe()
+}
+
+// ownRecords is the record layer of crypto/tlsrecord: records are opened where
+// they were read, and a batch is sealed where it lies.
+type ownRecords struct{ c *tlsrecord.Conn }
+
+func (r *ownRecords) attach(*eventLoop) {}
+func (r *ownRecords) room() int         { return tlsrecord.HeaderLen }
+
+func (r *ownRecords) open(a *assoc.Association, in []byte) error {
+	r.c.HandleBytes(in)
+	for {
+		plain, ok, err := r.c.Poll()
+		if !ok {
+			r.c.Settle()
+			return err
+		}
+		a.Feed(plain)
+	}
+}
+
+func (r *ownRecords) seal(batch []byte) ([]byte, error) {
+	if len(batch) == tlsrecord.HeaderLen {
+		return r.c.AppendOutput(batch[:0]), nil
+	}
+	out, err := r.c.SealBatch(batch, 0)
+	if err != nil {
+		out = r.c.AppendOutput(batch[:0])
+	}
+	return out, err
+}
+
+func (r *ownRecords) close(dst []byte) []byte { return r.c.AppendCloseNotify(dst) }
+func (r *ownRecords) release()                { r.c.Wipe() }
 
 // switchConn is what crypto/tls runs over: the socket while the handshake lasts,
 // and memory from then on. From the socket it never reads beyond a record, so
 // nothing of the loop's is left in crypto/tls's buffers at the switch.
 type switchConn struct {
 	net.Conn
-	gate *gate
-
-	head [recordHeader]byte
-	got  int // octets of head read
-	left int // octets of the current record's body still to read
+	rw io.ReadWriter // the socket, cut into records
 
 	memory bool
 	in     []byte // borrowed
 	out    []byte
 }
 
-const recordHeader = 5
-
 // Read implements net.Conn.
 func (s *switchConn) Read(p []byte) (int, error) {
-	if s.memory {
-		if len(s.in) == 0 {
-			return 0, errWouldBlock
-		}
-		n := copy(p, s.in)
-		s.in = s.in[n:]
-		return n, nil
+	if !s.memory {
+		return s.rw.Read(p)
 	}
-	limit := s.left
-	if limit == 0 {
-		limit = recordHeader - s.got
+	if len(s.in) == 0 {
+		return 0, errWouldBlock
 	}
-	n, err := s.gate.read(s.Conn, p[:min(len(p), limit)])
-	if s.left > 0 {
-		s.left -= n
-		return n, err
-	}
-	s.got += copy(s.head[s.got:], p[:n])
-	if s.got == recordHeader {
-		s.left, s.got = int(s.head[3])<<8|int(s.head[4]), 0
-	}
-	return n, err
+	n := copy(p, s.in)
+	s.in = s.in[n:]
+	return n, nil
 }
 
 // Write implements net.Conn.
 func (s *switchConn) Write(p []byte) (int, error) {
-	if s.memory {
-		s.out = append(s.out, p...)
-		return len(p), nil
+	if !s.memory {
+		return s.rw.Write(p)
 	}
-	return s.Conn.Write(p)
+	s.out = append(s.out, p...)
+	return len(p), nil
 }
 
 // SetWriteDeadline implements net.Conn: crypto/tls sets one around its last
@@ -210,40 +325,42 @@ func (wouldBlock) Temporary() bool { return true }
 
 var errWouldBlock net.Error = wouldBlock{}
 
-// stdRecords is the record layer of crypto/tls itself, driven over memory.
+// stdRecords is the record layer of crypto/tls itself, driven over memory: the
+// fallback, and what ours is compared with.
 type stdRecords struct {
 	conn *tls.Conn
 	s    *switchConn
+	l    *eventLoop
 }
 
-// secure runs the TLS handshake over nc.
-func secure(g *gate, nc net.Conn, cfg *tls.Config, server bool) (*stdRecords, error) {
-	s := &switchConn{Conn: nc, gate: g}
-	r := &stdRecords{s: s}
-	if server {
-		r.conn = tls.Server(s, cfg)
-	} else {
-		r.conn = tls.Client(s, cfg)
-	}
-	if err := g.do(r.conn.Handshake); err != nil {
-		return nil, fmt.Errorf("loop: TLS handshake: %w", err)
-	}
-	if p := r.conn.ConnectionState().NegotiatedProtocol; p != ALPN {
-		return nil, ErrALPN
-	}
+func (r *stdRecords) Read(p []byte) (int, error)  { return r.conn.Read(p) }
+func (r *stdRecords) Write(p []byte) (int, error) { return r.conn.Write(p) }
+
+func (r *stdRecords) detach() (recordLayer, []byte) {
+	r.s.memory = true
+	r.s.Conn, r.s.rw = nil, nil
 	return r, nil
 }
 
-// detach leaves the socket: from now on records come from and go to memory.
-func (r *stdRecords) detach() {
-	r.s.memory = true
-	r.s.Conn, r.s.gate = nil, nil
-}
+func (r *stdRecords) abandon()            { _ = r.conn.CloseWrite() }
+func (r *stdRecords) release()            {}
+func (r *stdRecords) room() int           { return 0 }
+func (r *stdRecords) attach(l *eventLoop) { r.l = l }
 
-// plainStep is how much room open makes at a time: a whole record.
+// plainStep is how much room is made at a time: a whole record.
 const plainStep = 16 << 10
 
-func (r *stdRecords) open(dst, in []byte) ([]byte, error) {
+func (r *stdRecords) open(a *assoc.Association, in []byte) error {
+	plain, err := r.appendPlain(r.l.plain[:0], in)
+	r.l.plain = keep(r.l.plain, plain)
+	if len(plain) > 0 {
+		a.Feed(plain)
+	}
+	return err
+}
+
+// appendPlain appends what the records in in hold.
+func (r *stdRecords) appendPlain(dst, in []byte) ([]byte, error) {
 	r.s.in = in
 	defer func() { r.s.in = nil }()
 	for {
@@ -264,15 +381,16 @@ func (r *stdRecords) open(dst, in []byte) ([]byte, error) {
 	}
 }
 
-func (r *stdRecords) seal(dst, plain []byte) ([]byte, error) {
-	pending := r.s.out
-	r.s.out = append(dst, pending...)
+func (r *stdRecords) seal(batch []byte) ([]byte, error) {
+	r.s.out = append(r.l.sealed[:0], r.s.out...)
 	var err error
-	if len(plain) > 0 {
-		_, err = r.conn.Write(plain)
+	if len(batch) > 0 {
+		_, err = r.conn.Write(batch)
 	}
-	dst, r.s.out = r.s.out, nil
-	return dst, err
+	out := r.s.out
+	r.s.out = nil
+	r.l.sealed = keep(r.l.sealed, out)
+	return out, err
 }
 
 func (r *stdRecords) close(dst []byte) []byte {

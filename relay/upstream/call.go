@@ -64,11 +64,16 @@ func (c *Client) Call(ctx context.Context, r *Request) (*Reply, error) {
 }
 
 func (c *Client) call(ctx context.Context, r *Request) (*Reply, error) {
-	response, sent, err := c.post(ctx, r)
+	response, sent, err := c.post(ctx, r, media.JSON)
 	if err != nil {
 		return nil, c.fault(ctx, sent, err)
 	}
 	defer response.Body.Close()
+	return c.reply(ctx, r, response)
+}
+
+// reply makes a reply of a response.
+func (c *Client) reply(ctx context.Context, r *Request, response *http.Response) (*Reply, error) {
 	answer, err := c.answer(response)
 	if err != nil {
 		var fault *Error
@@ -88,24 +93,46 @@ func (c *Client) call(ctx context.Context, r *Request) (*Reply, error) {
 
 // check makes a reply of an answer's octets, if they are one to r.
 func check(r *Request, status int, answer *body.Body) (*Reply, error) {
-	var m jsonrpc.Message
-	err := jsonrpc.Scan(answer.Bytes(), &m)
+	kind, err := kindOf(r, answer.Bytes())
 	text := ""
 	switch {
-	case err != nil || (m.Kind != jsonrpc.KindResponse && m.Kind != jsonrpc.KindError):
+	case err == errOtherID:
+		text = err.Error()
+	case err != nil:
 		text = statusText(status) + " with a body that is not a JSON-RPC response"
-	case m.Kind == jsonrpc.KindError && m.IDKind == jsonrpc.IDNull:
-		// D17: the agent could not tell whose error it is; the connection tells.
-	case !jsonrpc.EqualID(m.ID, r.ID):
-		text = "the agent answered another id"
-	case m.Kind == jsonrpc.KindResponse && (status < 200 || status > 299):
+	case kind == jsonrpc.KindResponse && !success(status):
 		text = statusText(status) + " with a JSON-RPC result"
 	}
 	if text != "" {
 		return nil, &Error{Unknown: mayHaveActed(status), Status: status, Text: text, Cause: err}
 	}
-	return &Reply{Error: m.Kind == jsonrpc.KindError, Body: answer.Bytes(), body: answer}, nil
+	return &Reply{Error: kind == jsonrpc.KindError, Body: answer.Bytes(), body: answer}, nil
 }
+
+var (
+	errOtherID   = errors.New("the agent answered another id")
+	errNotAnswer = errors.New("a JSON-RPC message that is no response")
+)
+
+// kindOf says what octets are as an answer to r, a result or an error object. An
+// error says why they are none.
+func kindOf(r *Request, octets []byte) (jsonrpc.Kind, error) {
+	var m jsonrpc.Message
+	err := jsonrpc.Scan(octets, &m)
+	switch {
+	case err != nil:
+		return 0, err
+	case m.Kind != jsonrpc.KindResponse && m.Kind != jsonrpc.KindError:
+		return 0, errNotAnswer
+	case m.Kind == jsonrpc.KindError && m.IDKind == jsonrpc.IDNull:
+		// D17: the agent could not tell whose error it is; the connection tells.
+	case !jsonrpc.EqualID(m.ID, r.ID):
+		return 0, errOtherID
+	}
+	return m.Kind, nil
+}
+
+func success(status int) bool { return status >= 200 && status <= 299 }
 
 // Notify sends a notification and waits until the agent has answered the HTTP
 // request, whatever it says: nothing goes back (L35). An *Error tells only that
@@ -114,7 +141,7 @@ func (c *Client) Notify(ctx context.Context, r *Request) error {
 	ctx, cancel := context.WithTimeout(ctx, c.cfg.NotifyTimeout)
 	defer cancel()
 	c.notifications.Add(1)
-	response, sent, err := c.post(ctx, r)
+	response, sent, err := c.post(ctx, r, media.JSON)
 	if err != nil {
 		return c.fault(ctx, sent, err)
 	}
@@ -128,12 +155,13 @@ func (c *Client) Notify(ctx context.Context, r *Request) error {
 	return nil
 }
 
-// post sends r, once or, where that can't make it happen twice, once more. sent
-// says whether octets of a failed request may have reached the agent.
-func (c *Client) post(ctx context.Context, r *Request) (response *http.Response, sent bool, err error) {
+// post sends r, once or, where that can't make it happen twice, once more. accept
+// is the media type of the answer that is hoped for. sent says whether octets of a
+// failed request may have reached the agent.
+func (c *Client) post(ctx context.Context, r *Request, accept string) (response *http.Response, sent bool, err error) {
 	for attempt := 0; ; attempt++ {
 		var reused bool
-		response, sent, reused, err = c.roundTrip(ctx, http.MethodPost, c.endpoint.String(), r)
+		response, sent, reused, err = c.roundTrip(ctx, http.MethodPost, c.endpoint.String(), accept, r)
 		if err == nil || attempt > 0 || !reused || ctx.Err() != nil {
 			return response, sent, err
 		}
@@ -147,7 +175,7 @@ func (c *Client) post(ctx context.Context, r *Request) (response *http.Response,
 }
 
 // roundTrip makes one attempt. r is nil for a GET.
-func (c *Client) roundTrip(ctx context.Context, method, target string, r *Request) (_ *http.Response, sent, reused bool, err error) {
+func (c *Client) roundTrip(ctx context.Context, method, target, accept string, r *Request) (_ *http.Response, sent, reused bool, err error) {
 	var conn *countedConn
 	var before int64
 	ctx = httptrace.WithClientTrace(ctx, &httptrace.ClientTrace{
@@ -171,7 +199,7 @@ func (c *Client) roundTrip(ctx context.Context, method, target string, r *Reques
 	for name, values := range c.header {
 		request.Header[name] = values
 	}
-	request.Header.Set("Accept", media.JSON)
+	request.Header.Set("Accept", accept)
 	request.Header.Set("Accept-Encoding", "identity")
 	if r != nil {
 		request.ContentLength = int64(len(r.Body))
@@ -188,12 +216,18 @@ func (c *Client) roundTrip(ctx context.Context, method, target string, r *Reques
 }
 
 // answer reads the body of a response that could hold an answer; an *Error says
-// that it can't.
+// that it can't. Plain text is one if it is a JSON object: servers that name no
+// type are often given this one by the library below them.
 func (c *Client) answer(response *http.Response) (*body.Body, error) {
 	fail := func(text string) error {
 		return &Error{Unknown: mayHaveActed(response.StatusCode), Status: response.StatusCode, Text: text}
 	}
 	field := response.Header.Get("Content-Type")
+	kind := media.Type(field)
+	if kind == "" || len(kind) > 64 {
+		kind = "an unknown type"
+	}
+	other := fail(statusText(response.StatusCode) + " with " + kind + " in place of JSON")
 	switch {
 	case response.StatusCode >= 300 && response.StatusCode <= 399:
 		return nil, fail(statusText(response.StatusCode) + ": redirects are not followed")
@@ -201,12 +235,8 @@ func (c *Client) answer(response *http.Response) (*body.Body, error) {
 		return nil, fail(statusText(response.StatusCode) + " without a body")
 	case field == "":
 		return nil, fail(statusText(response.StatusCode) + " without a Content-Type")
-	case !media.IsJSON(field):
-		kind := media.Type(field)
-		if kind == "" || len(kind) > 64 {
-			kind = "an unknown type"
-		}
-		return nil, fail(statusText(response.StatusCode) + " with " + kind + " in place of JSON")
+	case !media.IsJSON(field) && !media.IsPlain(field):
+		return nil, other
 	case !identity(response.Header.Values("Content-Encoding")):
 		return nil, fail(statusText(response.StatusCode) + " with a content encoding that was not asked for")
 	}
@@ -216,8 +246,13 @@ func (c *Client) answer(response *http.Response) (*body.Body, error) {
 		return nil, fail("the agent's answer is over the limit of " + strconv.Itoa(c.cfg.MaxReply) + " octets")
 	case errors.Is(err, body.ErrBudget):
 		return nil, fail("no memory is left for the agent's answer")
+	case err != nil:
+		return nil, err
+	case !media.IsJSON(field) && !isObject(answer.Bytes()):
+		answer.Release()
+		return nil, other
 	}
-	return answer, err
+	return answer, nil
 }
 
 // mayHaveActed says whether an agent that answered with this status, but without
@@ -251,8 +286,10 @@ func (c *Client) fault(ctx context.Context, sent bool, err error) *Error {
 	var dns *net.DNSError
 	var timeout net.Error
 	switch {
-	case errors.Is(ctx.Err(), context.DeadlineExceeded):
+	case errors.Is(context.Cause(ctx), context.DeadlineExceeded):
 		e.Text = "the agent did not answer in time"
+	case context.Cause(ctx) == errSilent:
+		e.Text = errSilent.Error()
 	case ctx.Err() != nil:
 		e.Text = "the request was given up"
 	case errors.As(err, &dns):

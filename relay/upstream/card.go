@@ -66,7 +66,7 @@ func (c *Client) Card(ctx context.Context) (*Reply, error) {
 }
 
 func (c *Client) get(ctx context.Context, target string) (*Reply, *Error) {
-	response, _, _, err := c.roundTrip(ctx, http.MethodGet, target, nil)
+	response, _, _, err := c.roundTrip(ctx, http.MethodGet, target, media.JSON, nil)
 	if err != nil {
 		return nil, c.fault(ctx, false, err)
 	}

@@ -1,6 +1,7 @@
 // Package upstream is the way out of the link to an agent that speaks A2A over
 // HTTP: it POSTs a JSON-RPC message exactly as it came and hands back the
-// agent's answer exactly as it was sent.
+// agent's answer exactly as it was sent: in one piece, or as a stream of
+// Server-Sent Events.
 //
 // What it never does is part of its contract: it follows no redirect, asks for
 // no compression and accepts none, sends no header that a caller chose (D21),
@@ -80,6 +81,9 @@ type Config struct {
 	Timeout       time.Duration
 	NotifyTimeout time.Duration
 	CardTimeout   time.Duration
+	// StreamIdle bounds how long a stream may be silent, comments counting as
+	// sound; 0 does not. Timeout does not apply to streams.
+	StreamIdle time.Duration
 	// IdleTimeout is how long an unused connection is kept (1.5 s). It is shorter
 	// than what common HTTP servers wait, so that a request rarely meets a
 	// connection that the agent is just closing: such a request is lost, since it
@@ -123,8 +127,11 @@ func (r *Reply) Release() {
 type Stats struct {
 	Requests      uint64 // requests sent, first attempts only
 	Notifications uint64
+	Streams       uint64 // requests for streams
 	Retries       uint64 // second attempts
-	Failures      uint64 // requests without a definite answer of the agent
+	Failures      uint64 // requests without a definite answer of the agent, and streams that broke
+	Skipped       uint64 // events that are no JSON-RPC responses
+	Late          uint64 // events behind the last one wanted
 	Refused       uint64 // notifications answered with a status of 400 or more
 }
 
@@ -140,7 +147,7 @@ type Client struct {
 	client    *http.Client
 	log       *slog.Logger
 
-	requests, notifications, retries, failures, refused atomic.Uint64
+	requests, notifications, streams, retries, failures, skipped, late, refused atomic.Uint64
 }
 
 // Errors of New.
@@ -234,8 +241,11 @@ func (c *Client) Stats() Stats {
 	return Stats{
 		Requests:      c.requests.Load(),
 		Notifications: c.notifications.Load(),
+		Streams:       c.streams.Load(),
 		Retries:       c.retries.Load(),
 		Failures:      c.failures.Load(),
+		Skipped:       c.skipped.Load(),
+		Late:          c.late.Load(),
 		Refused:       c.refused.Load(),
 	}
 }

@@ -41,6 +41,12 @@ func IsEventStream(field string) bool {
 	return err == nil && t == EventStream && utf8Charset(params)
 }
 
+// IsPlain says whether a Content-Type field names text/plain in UTF-8.
+func IsPlain(field string) bool {
+	t, params, err := mime.ParseMediaType(field)
+	return err == nil && t == "text/plain" && utf8Charset(params)
+}
+
 // IsDocument is IsJSON that also accepts a type with the suffix "+json", which
 // capability documents are served under.
 func IsDocument(field string) bool {

@@ -20,6 +20,7 @@ import (
 	"fmt"
 	"log/slog"
 	"net"
+	"net/netip"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -148,7 +149,8 @@ const (
 // Config makes an Engine. The zero value is safe: TLS, a fresh identity, any peer
 // on loopback and none elsewhere.
 type Config struct {
-	// Identity is our key; nil makes a fresh Ed25519 key.
+	// Identity is our key; nil makes a fresh one, of a scheme that all Profiles
+	// accept (profiles.CommonScheme).
 	Identity identity.PrivateKey
 	// Peers accepts or refuses peers by their keys. nil accepts whoever comes
 	// from a loopback address, and nobody else (D12).
@@ -243,7 +245,7 @@ func New(cfg Config) (*Engine, error) {
 		cfg.Profiles = []*profiles.Profile{profiles.Standard}
 	}
 	if cfg.Identity == nil {
-		k, err := identity.Generate(cfg.Profiles[0].Schemes[0], nil)
+		k, err := identity.Generate(profiles.CommonScheme(cfg.Profiles...), nil)
 		if err != nil {
 			return nil, err
 		}
@@ -335,8 +337,12 @@ func (l *Listener) Close() error {
 // Listen accepts associations on addr ("host:port"; port 0 picks one) until the
 // listener or the engine is closed. ctx bounds the resolution of addr.
 func (e *Engine) Listen(ctx context.Context, addr string) (*Listener, error) {
+	network := "tcp"
+	if a, err := netip.ParseAddrPort(addr); err == nil && a.Addr().Is4() {
+		network = "tcp4" // 0.0.0.0 is every IPv4 address, not every address
+	}
 	var lc net.ListenConfig
-	ln, err := lc.Listen(ctx, "tcp", addr)
+	ln, err := lc.Listen(ctx, network, addr)
 	if err != nil {
 		return nil, err
 	}

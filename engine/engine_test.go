@@ -6,6 +6,7 @@ import (
 	"errors"
 	"io"
 	"net"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -145,7 +146,11 @@ func testEchoOverLoopback(t *testing.T, tr engine.Transport) {
 
 func waitHello(t *testing.T, a *engine.Association) {
 	t.Helper()
-	nptest.Eventually(t, func() bool { return a.PeerHello() != nil }, func() any { return a.Err() })
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if _, err := a.WaitHello(ctx); err != nil {
+		t.Fatal("no HELLO from the peer:", err)
+	}
 }
 
 // spoken is a handler that carries foreign protocols.
@@ -536,5 +541,33 @@ func TestTransportsDoNotMix(t *testing.T) {
 		if _, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{}); err == nil {
 			t.Errorf("a server on %v took the other transport", tr)
 		}
+	}
+}
+
+// A client whose key the server does not accept learns what may be the matter.
+func TestRefusedKeyIsNamed(t *testing.T) { overBoth(t, refusedKeyIsNamed) }
+
+func refusedKeyIsNamed(t *testing.T, tr engine.Transport) {
+	srv := newEngine(t, engine.Config{Transport: tr, Peers: identity.AllowList(identity.NewSet())})
+	cli := newEngine(t, engine.Config{Transport: tr})
+	a, err := cli.Dial(t.Context(), listen(t, srv), engine.DialOptions{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, err = a.WaitHello(t.Context())
+	if !errors.Is(err, engine.ErrClosed) || !errors.Is(err, conn.ErrNotAccepted) || strings.Contains(err.Error(), "\n") {
+		t.Errorf("ended with %q", err)
+	}
+}
+
+// 0.0.0.0 is every IPv4 address and no IPv6 one.
+func TestListenOnIPv4Only(t *testing.T) {
+	e := newEngine(t, engine.Config{})
+	l, err := e.Listen(t.Context(), "0.0.0.0:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if ip := l.Addr().(*net.TCPAddr).IP; ip.To4() == nil {
+		t.Errorf("listens on %v", l.Addr())
 	}
 }

@@ -239,6 +239,18 @@ func ByName(name string) *Profile {
 	return nil
 }
 
+// CommonScheme is the signature scheme for an identity that all of the profiles
+// accept: Ed25519 where they take it, since its keys and signatures are a fiftieth
+// of ML-DSA-87's, and 0 where there is none.
+func CommonScheme(ps ...*Profile) Scheme {
+	for _, s := range []Scheme{Ed25519, MLDSA87} {
+		if len(ps) > 0 && !slices.ContainsFunc(ps, func(p *Profile) bool { return !p.AcceptsScheme(s) }) {
+			return s
+		}
+	}
+	return 0
+}
+
 // AcceptsKEM tells whether the profile accepts the key exchange.
 func (p *Profile) AcceptsKEM(k KEM) bool { return slices.Contains(p.KEMs, k) }
 

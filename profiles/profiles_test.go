@@ -129,3 +129,22 @@ func TestChannelsOpenFromTheirLowestProfile(t *testing.T) {
 		t.Error("no profile allows a channel")
 	}
 }
+
+func TestCommonScheme(t *testing.T) {
+	for _, c := range []struct {
+		ps   []*Profile
+		want Scheme
+	}{
+		{nil, 0},
+		{[]*Profile{Standard}, Ed25519},
+		{[]*Profile{High}, Ed25519},
+		{[]*Profile{High, Standard}, Ed25519},
+		{[]*Profile{Sovereign}, MLDSA87},
+		{[]*Profile{Sovereign, High}, MLDSA87},
+		{[]*Profile{Sovereign, Standard}, 0},
+	} {
+		if got := CommonScheme(c.ps...); got != c.want {
+			t.Errorf("%v: %v, want %v", c.ps, got, c.want)
+		}
+	}
+}

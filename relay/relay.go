@@ -193,7 +193,15 @@ func (r *Relay) start(ctx context.Context) error {
 	var demoKey *identity.Key
 	if r.cfg.Demo {
 		var err error
-		if demoKey, err = identity.Generate(profiles.Ed25519, nil); err != nil {
+		// Both ends of an association have keys of one scheme.
+		scheme := profiles.CommonScheme(cfg.Profiles...)
+		switch {
+		case cfg.Identity != nil:
+			scheme = cfg.Identity.Public().Scheme()
+		case len(cfg.Profiles) == 0:
+			scheme = profiles.CommonScheme(profiles.Standard)
+		}
+		if demoKey, err = identity.Generate(scheme, nil); err != nil {
 			return err
 		}
 		cfg.Peers = allowAlso(cfg.Peers, demoKey.Public())
@@ -294,7 +302,7 @@ func (r *Relay) startDemo(ctx context.Context, key *identity.Key) error {
 		Relay: addr,
 		Peer:  identity.Pin(r.Key()),
 		Engine: engine.Config{
-			Identity: key, Transport: r.cfg.Engine.Transport, Profiles: r.cfg.Engine.Profiles, Suites: r.cfg.Engine.Suites,
+			Identity: key, Transport: r.cfg.Engine.Transport, Profiles: first(r.cfg.Engine.Profiles), Suites: r.cfg.Engine.Suites,
 		},
 		Backend: Echo(),
 		OnReady: func(Standing) { once.Do(func() { close(ready) }) },
@@ -322,6 +330,9 @@ func (r *Relay) startDemo(ctx context.Context, key *identity.Key) error {
 		return fmt.Errorf("relay: demo agent: %w", wait.Err())
 	}
 }
+
+// first is the profile that a relay prefers.
+func first(ps []*profiles.Profile) []*profiles.Profile { return ps[:min(1, len(ps))] }
 
 // loopback is an address at which this machine reaches the relay without leaving
 // it, so that the demo agent needs no raw TCP beyond loopback.

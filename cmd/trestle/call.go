@@ -210,18 +210,8 @@ func awaitRoom(ctx context.Context, a *engine.Association, size int) error {
 	if size+headroom <= a.MaxSend() {
 		return nil
 	}
-	tick := time.NewTicker(5 * time.Millisecond)
-	defer tick.Stop()
-	for a.PeerHello() == nil {
-		select {
-		case <-tick.C:
-		case <-a.Done():
-			return a.Err()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-	return nil
+	_, err := a.WaitHello(ctx)
+	return err
 }
 
 // transportError says why there is no answer of the agent, always as one of the

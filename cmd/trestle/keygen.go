@@ -15,9 +15,12 @@ func keygenCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "keygen",
 		Usage: "make an identity and print its public key",
-		Description: `Writes a fresh Ed25519 private key as PKCS#8 PEM to a file that only its owner can read,
-and prints the public key in hex, which is what peers pin or put on their allow-list.
-A file that exists already is left alone. With --show nothing is written.
+		Description: `Writes a fresh private key as PKCS#8 PEM to a file that only its owner can read, and prints
+the public key in hex, which is what peers pin or put on their allow-list. Its handle, a
+short name that serves as well, is printed with --handle instead. A file that exists
+already is left alone. With --show nothing is written.
+
+The profile standard wants ed25519, sovereign ml-dsa-87; high takes both.
 
    trestle keygen --out relay.pem
    trestle serve --identity relay.pem
@@ -29,24 +32,41 @@ A file that exists already is left alone. With --show nothing is written.
 				{&cli.StringFlag{Name: "show", Usage: "print the public key of the identity in `FILE`", TakesFile: true}},
 			},
 		}},
+		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "algorithm", Value: "ed25519", Usage: "make a key of `ALGORITHM`: ed25519 or ml-dsa-87"},
+			&cli.BoolFlag{Name: "handle", Usage: "print the key's handle instead of the key"},
+		},
 		Action: func(_ context.Context, cmd *cli.Command) error {
-			key, err := keygen(cmd.String("out"), cmd.String("show"))
+			scheme, ok := algorithms[cmd.String("algorithm")]
+			if !ok {
+				return usagef("--algorithm: %q is neither ed25519 nor ml-dsa-87", cmd.String("algorithm"))
+			}
+			key, err := keygen(scheme, cmd.String("out"), cmd.String("show"))
 			if err != nil {
 				return err
 			}
 			defer key.Wipe()
-			_, err = fmt.Fprintln(cmd.Root().Writer, key.Public())
+			text := key.Public().String()
+			if cmd.Bool("handle") {
+				text = key.Public().Handle()
+			}
+			_, err = fmt.Fprintln(cmd.Root().Writer, text)
 			return err
 		},
 	}
 }
 
+var algorithms = map[string]profiles.Scheme{
+	"ed25519":   profiles.Ed25519,
+	"ml-dsa-87": profiles.MLDSA87,
+}
+
 // keygen makes a key and saves it to out, or loads the one in show.
-func keygen(out, show string) (*identity.Key, error) {
+func keygen(scheme profiles.Scheme, out, show string) (*identity.Key, error) {
 	if show != "" {
 		return identity.LoadFile(show)
 	}
-	key, err := identity.Generate(profiles.Ed25519, rand.Reader)
+	key, err := identity.Generate(scheme, rand.Reader)
 	if err != nil {
 		return nil, err
 	}

@@ -9,6 +9,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire/control"
 )
 
@@ -18,11 +19,13 @@ func identityFlag(usage string) cli.Flag {
 	return &cli.StringFlag{Name: "identity", Usage: usage, TakesFile: true}
 }
 
-// transportFlags say what carries associations; both ends must say the same.
+// transportFlags say what carries associations and how strong they are; both
+// ends must agree.
 func transportFlags() []cli.Flag {
 	return []cli.Flag{
 		&cli.StringFlag{Name: "transport", Value: engine.TransportTLS.String(), Usage: "`TRANSPORT` under the associations: tls, or tcp for raw TCP"},
 		&cli.BoolFlag{Name: "allow-raw-remote", Usage: "permit raw TCP beyond this machine; what is said stays secret, but not on which channels and when"},
+		&cli.StringFlag{Name: "profile", Value: "standard", Usage: "security `PROFILE`: standard, high or sovereign; nothing below it is accepted"},
 	}
 }
 
@@ -32,17 +35,49 @@ func transport(cmd *cli.Command, cfg *engine.Config) error {
 	for _, t := range []engine.Transport{engine.TransportTLS, engine.TransportTCP} {
 		if t.String() == name {
 			cfg.Transport, cfg.AllowRawRemote = t, cmd.Bool("allow-raw-remote")
-			return nil
+			return profile(cmd, cfg)
 		}
 	}
 	return usagef("--transport: %q is neither tls nor tcp", name)
+}
+
+// profile puts the one that --profile names into cfg.
+func profile(cmd *cli.Command, cfg *engine.Config) error {
+	name := cmd.String("profile")
+	for _, p := range profiles.All() {
+		if strings.EqualFold(p.Name, name) {
+			cfg.Profiles = []*profiles.Profile{p}
+			return nil
+		}
+	}
+	return usagef("--profile: %q is none of standard, high and sovereign", name)
+}
+
+// andAbove lets a server that accepts a profile accept the stronger ones too,
+// strongest first, as far as its identity can serve them.
+func andAbove(cfg *engine.Config) {
+	least := cfg.Profiles[0]
+	scheme := profiles.CommonScheme(least) // of a fresh identity
+	if cfg.Identity != nil {
+		scheme = cfg.Identity.Public().Scheme()
+	}
+	var accepted []*profiles.Profile
+	for _, p := range profiles.All() {
+		if p.Code >= least.Code && p.AcceptsScheme(scheme) {
+			accepted = append([]*profiles.Profile{p}, accepted...)
+		}
+	}
+	if len(accepted) > 0 { // otherwise the engine says what does not fit
+		cfg.Profiles = accepted
+	}
 }
 
 // dialFlags say which relay to dial, and who we are to it.
 func dialFlags() []cli.Flag {
 	return append([]cli.Flag{
 		&cli.StringFlag{Name: "to", Required: true, Usage: "dial the relay at `HOST:PORT`"},
-		&cli.StringFlag{Name: "pin", Usage: "accept only the relay whose public key is `HEX`; without it any on this machine is accepted and none elsewhere"},
+		&cli.StringFlag{Name: "pin", Usage: "accept only the relay with this public `KEY`, in hex or as its handle; without it any on this machine is accepted and none elsewhere"},
+		&cli.StringFlag{Name: "known-peers", Usage: "trust on first use: accept the relay by the key that --to has in `FILE`, and write down there the key of a new one", TakesFile: true},
 		identityFlag("identify with the key in `FILE` (see keygen); a fresh one without it"),
 	}, transportFlags()...)
 }
@@ -61,17 +96,27 @@ func loadIdentity(cmd *cli.Command) (identity.PrivateKey, error) {
 	return key, nil
 }
 
-// pinned gives the verifier that --pin asks for, nil without it.
+// pinned gives the verifier that --pin or --known-peers asks for, nil without
+// them.
 func pinned(cmd *cli.Command) (identity.Verifier, error) {
-	text := cmd.String("pin")
-	if text == "" {
-		return nil, nil
+	text, file := cmd.String("pin"), cmd.String("known-peers")
+	switch {
+	case text != "" && file != "":
+		return nil, usagef("--pin and --known-peers exclude each other")
+	case text != "":
+		ref, err := identity.ParseRef(text)
+		if err != nil {
+			return nil, usagef("--pin: %w", err)
+		}
+		return identity.PinRef(ref), nil
+	case file != "":
+		known, err := identity.OpenKnownPeers(file)
+		if err != nil {
+			return nil, err
+		}
+		return known.Verifier(cmd.String("to")), nil
 	}
-	key, err := identity.ParsePublicKey(strings.ToLower(text))
-	if err != nil {
-		return nil, usagef("--pin: %w", err)
-	}
-	return identity.Pin(key), nil
+	return nil, nil
 }
 
 // address reads a flag that has the form HOST:PORT.

@@ -108,6 +108,7 @@ func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
 		cfg.Engine.Peers = identity.AllowList(set)
 	}
 	cfg.Engine.Identity, err = loadIdentity(cmd)
+	andAbove(&cfg.Engine)
 	return cfg, err
 }
 

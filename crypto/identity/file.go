@@ -182,15 +182,15 @@ func SaveFile(path string, k *Key) (err error) {
 
 // Set is a set of public keys. It is read-only once made and may be shared.
 type Set struct {
-	keys map[PublicKey]struct{}
+	refs map[Ref]struct{}
 }
 
 // NewSet makes a set of the keys.
 func NewSet(keys ...PublicKey) *Set {
-	s := &Set{keys: make(map[PublicKey]struct{}, len(keys))}
+	s := &Set{refs: make(map[Ref]struct{}, len(keys))}
 	for _, k := range keys {
 		if !k.IsZero() {
-			s.keys[k] = struct{}{}
+			s.refs[RefTo(k)] = struct{}{}
 		}
 	}
 	return s
@@ -198,10 +198,10 @@ func NewSet(keys ...PublicKey) *Set {
 
 // Contains tells whether the key is in the set. No key is in none.
 func (s *Set) Contains(k PublicKey) bool {
-	if s == nil {
+	if s == nil || k.IsZero() {
 		return false
 	}
-	_, ok := s.keys[k]
+	_, ok := s.refs[RefTo(k)]
 	return ok
 }
 
@@ -210,16 +210,16 @@ func (s *Set) Len() int {
 	if s == nil {
 		return 0
 	}
-	return len(s.keys)
+	return len(s.refs)
 }
 
 // maxSetLine is the longest line of an allow-list in octets: the longest key in
 // hexadecimal, with room for a comment.
 const maxSetLine = 8 << 10
 
-// ParseSet reads an allow-list: one public key in hexadecimal a line; what
-// follows a '#' is a comment, white space and empty lines mean nothing. An
-// error names the line and is ErrKeyText, bufio.ErrTooLong or r's.
+// ParseSet reads an allow-list: one public key in hexadecimal, or its handle, a
+// line; what follows a '#' is a comment, white space and empty lines mean
+// nothing. An error names the line and is ErrRefText, bufio.ErrTooLong or r's.
 func ParseSet(r io.Reader) (*Set, error) {
 	s := NewSet()
 	lines := bufio.NewScanner(r)
@@ -232,11 +232,11 @@ func ParseSet(r io.Reader) (*Set, error) {
 		if text == "" {
 			continue
 		}
-		k, err := ParsePublicKey(text)
+		ref, err := ParseRef(text)
 		if err != nil {
 			return nil, fmt.Errorf("line %d: %w", n, err)
 		}
-		s.keys[k] = struct{}{}
+		s.refs[ref] = struct{}{}
 	}
 	if err := lines.Err(); err != nil {
 		return nil, fmt.Errorf("line %d: %w", n+1, err)

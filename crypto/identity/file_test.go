@@ -12,6 +12,7 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"unicode"
 
 	"github.com/trestle-npamp/trestle/profiles"
 )
@@ -204,7 +205,7 @@ func TestAllowListFile(t *testing.T) {
 		a.String() + "\n0x" + a.String(): "line 2",
 	} {
 		s, err := ParseSet(strings.NewReader(text))
-		if !errors.Is(err, ErrKeyText) || s != nil || !strings.Contains(err.Error(), line+":") {
+		if !errors.Is(err, ErrRefText) || s != nil || !strings.Contains(err.Error(), line+":") {
 			t.Errorf("%q: %v", text, err)
 		}
 	}
@@ -240,7 +241,8 @@ func FuzzParsePEM(f *testing.F) {
 	})
 }
 
-// FuzzParseSet: nothing panics, and every key of a set came from the text.
+// FuzzParseSet: nothing panics, and every key of a set is named in the text, by
+// itself or by its handle.
 func FuzzParseSet(f *testing.F) {
 	f.Add("# a\n" + rfc8032Public1 + "\n")
 	f.Add(rfc8032Public1 + " # b\r\n\r\n")
@@ -249,9 +251,15 @@ func FuzzParseSet(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for k := range s.keys {
-			if k.IsZero() || !strings.Contains(strings.ToLower(text), k.String()) {
-				t.Errorf("%s is not in the text", k)
+		named := make(map[string]bool)
+		for _, word := range strings.FieldsFunc(text, func(r rune) bool { return r == '#' || unicode.IsSpace(r) }) {
+			if ref, err := ParseRef(word); err == nil {
+				named[ref.String()] = true
+			}
+		}
+		for ref := range s.refs {
+			if !named[ref.String()] {
+				t.Errorf("%s is not in the text", ref)
 			}
 		}
 	})

@@ -9,6 +9,7 @@
 package assoc
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"log/slog"
@@ -143,15 +144,16 @@ type Association struct {
 
 	inbox sched.Inbox
 	// queued is what waits for the peer, posted frames included.
-	queued   atomic.Int64
-	maxSend  atomic.Int64
-	hello    atomic.Pointer[control.Hello]
-	started  atomic.Bool // trans is set
-	done     chan struct{}
-	err      error // set before done is closed
-	refused  atomic.Bool
-	roomMu   sync.Mutex
-	roomWait chan struct{} // closed when room is back; nil while nobody waits
+	queued    atomic.Int64
+	maxSend   atomic.Int64
+	hello     atomic.Pointer[control.Hello]
+	helloCame chan struct{}
+	started   atomic.Bool // trans is set
+	done      chan struct{}
+	err       error // set before done is closed
+	refused   atomic.Bool
+	roomMu    sync.Mutex
+	roomWait  chan struct{} // closed when room is back; nil while nobody waits
 
 	// Loop only.
 	now       time.Duration
@@ -185,7 +187,7 @@ func New(o Options, now time.Duration) *Association {
 	for _, h := range o.Handlers {
 		o.Conn.Channels = append(o.Conn.Channels[:len(o.Conn.Channels):len(o.Conn.Channels)], h.Channel())
 	}
-	a := &Association{o: o, now: now, done: make(chan struct{})}
+	a := &Association{o: o, now: now, done: make(chan struct{}), helloCame: make(chan struct{})}
 	a.m = conn.New(o.Conn, now)
 	a.maxSend.Store(int64(a.m.MaxSend()))
 	a.timeout.init(a)
@@ -265,6 +267,21 @@ func (a *Association) Err() error {
 // PeerHello is the peer's HELLO, or nil while none has come. It must not be
 // changed. Any goroutine.
 func (a *Association) PeerHello() *control.Hello { return a.hello.Load() }
+
+// WaitHello waits for the peer's HELLO: until it has come, a frame may be at most
+// 1 MiB and not every channel is known to be there (D3). Peers that send none
+// exist; ctx bounds the wait. Any goroutine but the loop. Errors are ctx's and
+// what ended the association.
+func (a *Association) WaitHello(ctx context.Context) (*control.Hello, error) {
+	select {
+	case <-a.helloCame:
+		return a.hello.Load(), nil
+	case <-a.done:
+		return nil, a.err
+	case <-ctx.Done():
+		return nil, ctx.Err()
+	}
+}
 
 // MaxSend is the largest plaintext, in octets, of one frame towards this peer.
 // It may grow when the peer's HELLO arrives, or is no longer expected. Any
@@ -465,6 +482,7 @@ func (a *Association) dispatch() bool {
 	case conn.EventHello:
 		h, _ := a.m.PeerHello()
 		a.hello.Store(h)
+		close(a.helloCame) // a second HELLO ends the association
 		a.maxSend.Store(int64(a.m.MaxSend()))
 		a.each(func(cc ChannelConn) { cc.HandleHello(h) })
 	case conn.EventCredit:

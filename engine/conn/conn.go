@@ -112,6 +112,7 @@ var (
 	ErrCredit       = errors.New("conn: peer overran its credit")
 	ErrReplies      = errors.New("conn: peer provokes more answers than it reads")
 	ErrDead         = errors.New("conn: peer does not answer pings")
+	ErrNotAccepted  = fmt.Errorf("%w and before the server said anything: it may not accept our key", ErrTruncated)
 	ErrTruncated    = errors.New("conn: transport ended without CLOSE")
 )
 
@@ -333,6 +334,7 @@ type Conn struct {
 	// Time.
 	opened        time.Duration
 	lastRecv      time.Duration
+	heard         bool // a frame of the peer's was opened
 	pings         int
 	pingAt        time.Duration // 0: none scheduled
 	pingSeq       uint64

@@ -2,6 +2,7 @@ package conn
 
 import (
 	"errors"
+	"fmt"
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/record"
@@ -138,6 +139,7 @@ func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 	c.cfg.Counters.FramesIn.Add(1)
 	c.cfg.Counters.OctetsIn.Add(uint64(wireLen))
 	c.lastRecv = c.now
+	c.heard = true
 	c.pings = 0
 	if ch != wire.ChannelControl {
 		if !c.receiveCredit(len(pt)) {
@@ -181,8 +183,12 @@ func (c *Conn) HandleEOF(now time.Duration, cause error) {
 		return
 	}
 	err := ErrTruncated
+	if c.cfg.Role == Client && !c.heard {
+		// A server answers a key that it does not accept with nothing but the end.
+		err = ErrNotAccepted
+	}
 	if cause != nil {
-		err = errors.Join(ErrTruncated, cause)
+		err = fmt.Errorf("%w: %w", err, cause)
 	}
 	c.end(&CloseError{Remote: true, Code: c.peerError, Text: c.peerErrorText, Cause: err})
 }

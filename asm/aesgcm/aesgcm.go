@@ -1,9 +1,9 @@
 package aesgcm
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
 	"errors"
+	"unsafe"
 
 	"github.com/trestle-npamp/trestle/internal/wipe"
 )
@@ -27,41 +27,37 @@ var (
 	ErrOpen = errors.New("aesgcm: message does not authenticate")
 )
 
-// Key is an expanded key. It is a cipher.AEAD. Make one with New or NewKey: the
-// zero value has no key and panics when used. Any number of goroutines may use
-// a Key at a time, but not while it is being wiped.
+// Key is an expanded key for one of this package's kernels. It is the
+// cipher.AEAD that New returns where there is one. The zero value has no key
+// and panics when used. Any number of goroutines may use a Key at a time, but
+// not while it is being wiped. It holds no pointers, and 824 octets.
 type Key struct {
-	std cipher.AEAD // the standard library's, when that was chosen
+	material
+	kernel kernel
 }
 
 var _ cipher.AEAD = (*Key)(nil)
 
 // New expands a key of 16 octets (AES-128) or 32 (AES-256); any other length is
-// ErrKeySize. The AEAD is a *Key. In FIPS 140-3 only mode the error may be the
-// standard library's.
-func New(key []byte) (cipher.AEAD, error) {
-	k, err := NewKey(key)
-	if err != nil {
-		return nil, err
-	}
-	return k, nil
-}
+// ErrKeySize. The AEAD is a *Key, or else the standard library's in a wrapper;
+// either has a method Wipe that erases the key, after which it must not be used
+// again. In FIPS 140-3 only mode the error may be the standard library's.
+func New(key []byte) (cipher.AEAD, error) { return newAEAD(chosen(), key) }
 
-// NewKey is New with the concrete type.
-func NewKey(key []byte) (*Key, error) {
+func newAEAD(i implementation, key []byte) (cipher.AEAD, error) {
 	if len(key) != 16 && len(key) != 32 {
 		return nil, ErrKeySize
 	}
-	block, err := aes.NewCipher(key)
-	if err != nil {
-		return nil, err
+	if i == std {
+		aead, err := newStd(key)
+		if err != nil {
+			return nil, err
+		}
+		return &stdKey{aead}, nil
 	}
-	defer wipe.Object(block) // NewGCM copied the expanded key
-	std, err := cipher.NewGCM(block)
-	if err != nil {
-		return nil, err
-	}
-	return &Key{std: std}, nil
+	k := new(Key)
+	k.expand(i, key)
+	return k, nil
 }
 
 // NonceSize is 12 octets.
@@ -70,10 +66,6 @@ func (k *Key) NonceSize() int { return NonceSize }
 // Overhead is 16 octets.
 func (k *Key) Overhead() int { return Overhead }
 
-// Implementation tells what New's keys run on: "avx512", "avx2", or "std" for
-// the standard library.
-func Implementation() string { return "std" }
-
 // Seal encrypts and authenticates plaintext, authenticates aad, and appends
 // ciphertext and tag to dst. To seal in place pass plaintext[:0] as dst;
 // Overhead octets of spare capacity then keep it from allocating. A nonce must
@@ -81,26 +73,131 @@ func Implementation() string { return "std" }
 // on a nonce that is not 12 octets, on a plaintext above 64 GiB, and when the
 // octets to write overlap aad, or plaintext otherwise than exactly.
 func (k *Key) Seal(dst, nonce, plaintext, aad []byte) []byte {
-	return k.std.Seal(dst, nonce, plaintext, aad)
+	// All calls but the kernels' end the function, so that the compiler needs
+	// to keep hardly anything in memory: at 64 octets it shows.
+	if len(nonce) != NonceSize {
+		panic(badNonce)
+	}
+	if len(plaintext) > maxPlaintext {
+		panic("aesgcm: plaintext too long")
+	}
+	total := len(dst) + len(plaintext) + Overhead
+	if total > cap(dst) {
+		return k.Seal(grow(dst, total), nonce, plaintext, aad)
+	}
+	out := unsafe.SliceData(dst[len(dst):total])
+	in, ad := unsafe.SliceData(plaintext), unsafe.SliceData(aad)
+	if out != in && overlap(out, len(plaintext)+Overhead, in, len(plaintext)) ||
+		overlap(out, len(plaintext)+Overhead, ad, len(aad)) {
+		panic(badOverlap)
+	}
+	switch k.kernel {
+	case avx512Rounds14:
+		seal512Rounds14(&k.material, out, in, len(plaintext), unsafe.SliceData(nonce), ad, len(aad))
+	case avx512Rounds10:
+		seal512Rounds10(&k.material, out, in, len(plaintext), unsafe.SliceData(nonce), ad, len(aad))
+	case avx2Rounds14:
+		seal256Rounds14(&k.material, out, in, len(plaintext), unsafe.SliceData(nonce), ad, len(aad))
+	case avx2Rounds10:
+		seal256Rounds10(&k.material, out, in, len(plaintext), unsafe.SliceData(nonce), ad, len(aad))
+	default:
+		panic(noKey)
+	}
+	return dst[:total]
 }
 
 // Open checks the tag that ciphertext ends with, and aad, and appends the
 // plaintext to dst; for in place pass ciphertext[:0]. A message that does not
-// authenticate is ErrOpen, and no octet of its plaintext is left anywhere: the
-// room in dst where it would have stood is zeroed before Open returns. It
-// panics as Seal does.
+// authenticate is ErrOpen, and no octet of its plaintext is left anywhere: it
+// is decrypted while it is being hashed, and the room in dst where it stands
+// is zeroed before Open returns. It panics as Seal does.
 func (k *Key) Open(dst, nonce, ciphertext, aad []byte) ([]byte, error) {
-	out, err := k.std.Open(dst, nonce, ciphertext, aad)
+	if len(nonce) != NonceSize {
+		panic(badNonce)
+	}
+	n := len(ciphertext) - Overhead
+	if n < 0 || n > maxPlaintext {
+		return nil, ErrOpen
+	}
+	total := len(dst) + n
+	if total > cap(dst) {
+		return k.Open(grow(dst, total), nonce, ciphertext, aad)
+	}
+	out := unsafe.SliceData(dst[len(dst):total])
+	in, ad := unsafe.SliceData(ciphertext), unsafe.SliceData(aad)
+	if out != in && overlap(out, n, in, len(ciphertext)) || overlap(out, n, ad, len(aad)) {
+		panic(badOverlap)
+	}
+	ok := false
+	switch k.kernel {
+	case avx512Rounds14:
+		ok = open512Rounds14(&k.material, out, in, n, unsafe.SliceData(nonce), ad, len(aad))
+	case avx512Rounds10:
+		ok = open512Rounds10(&k.material, out, in, n, unsafe.SliceData(nonce), ad, len(aad))
+	case avx2Rounds14:
+		ok = open256Rounds14(&k.material, out, in, n, unsafe.SliceData(nonce), ad, len(aad))
+	case avx2Rounds10:
+		ok = open256Rounds10(&k.material, out, in, n, unsafe.SliceData(nonce), ad, len(aad))
+	default:
+		panic(noKey)
+	}
+	if !ok {
+		clear(dst[len(dst):total])
+		return nil, ErrOpen
+	}
+	return dst[:total], nil
+}
+
+// Wipe erases the expanded key.
+func (k *Key) Wipe() { *k = Key{} }
+
+const (
+	badNonce   = "aesgcm: nonce is not 12 octets"
+	badOverlap = "aesgcm: output overlaps input inexactly, or associated data"
+	noKey      = "aesgcm: no key, or a wiped one"
+)
+
+// grow gives a copy of b with room for total octets.
+//
+//go:noinline
+func grow(b []byte, total int) []byte {
+	return append(make([]byte, 0, total), b...)
+}
+
+// overlap tells whether the n octets at p and the m octets at q share one.
+func overlap(p *byte, n int, q *byte, m int) bool {
+	x, y := uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(q))
+	return x < y+uintptr(m) && y < x+uintptr(n) && n > 0 && m > 0
+}
+
+// stdKey is the standard library's AEAD with this package's errors and Wipe.
+type stdKey struct{ aead cipher.AEAD }
+
+func (k *stdKey) NonceSize() int { return NonceSize }
+func (k *stdKey) Overhead() int  { return Overhead }
+
+func (k *stdKey) Seal(dst, nonce, plaintext, aad []byte) []byte {
+	if k.aead == nil {
+		panic(noKey)
+	}
+	return k.aead.Seal(dst, nonce, plaintext, aad)
+}
+
+func (k *stdKey) Open(dst, nonce, ciphertext, aad []byte) ([]byte, error) {
+	if k.aead == nil {
+		panic(noKey)
+	}
+	out, err := k.aead.Open(dst, nonce, ciphertext, aad)
 	if err != nil {
 		return nil, ErrOpen
 	}
 	return out, nil
 }
 
-// Wipe erases the expanded key. The Key must not be used again; it panics.
-func (k *Key) Wipe() {
-	if k.std != nil {
-		wipe.Object(k.std)
+// Wipe erases the expanded key.
+func (k *stdKey) Wipe() {
+	if k.aead != nil {
+		wipe.Object(k.aead)
+		k.aead = nil
 	}
-	*k = Key{}
 }

@@ -1,0 +1,513 @@
+package aesgcm
+
+import (
+	"bytes"
+	"crypto/aes"
+	"crypto/cipher"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"sync"
+	"testing"
+	"unsafe"
+)
+
+var bothSizes = []int{16, 32}
+
+// implementations are all that can run here, the standard library among them.
+func implementations() []implementation { return append(available(), std) }
+
+// forEach runs a test for every implementation and key size.
+func forEach(t *testing.T, f func(t *testing.T, i implementation, keySize int)) {
+	t.Helper()
+	for _, i := range implementations() {
+		for _, size := range bothSizes {
+			t.Run(fmt.Sprintf("%s/AES-%d", i, 8*size), func(t *testing.T) { f(t, i, size) })
+		}
+	}
+}
+
+func mustAEAD(t testing.TB, i implementation, key []byte) cipher.AEAD {
+	t.Helper()
+	a, err := newAEAD(i, key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// oracle is the standard library's AEAD, made without this package.
+func oracle(t testing.TB, key []byte) cipher.AEAD {
+	t.Helper()
+	block, err := aes.NewCipher(key)
+	if err != nil {
+		t.Fatal(err)
+	}
+	a, err := cipher.NewGCM(block)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return a
+}
+
+// octets are n octets that differ from seed to seed.
+func octets(n int, seed uint64) []byte {
+	b := make([]byte, n+8)
+	x := seed*0x9e3779b97f4a7c15 + 1
+	for i := 0; i < n; i += 8 {
+		x ^= x << 13
+		x ^= x >> 7
+		x ^= x << 17
+		binary.LittleEndian.PutUint64(b[i:], x*0x2545f4914f6cdd1d)
+	}
+	return b[:n:n]
+}
+
+// check seals and opens one message in place at an offset within a larger
+// buffer, compares with the oracle, and sees to it that nothing else changed.
+func check(t *testing.T, a, want cipher.AEAD, buf []byte, offset, n int, nonce, aad []byte) {
+	t.Helper()
+	const before, after = 0x5a, 0xa5
+	for i := range buf {
+		buf[i] = before
+	}
+	plain := octets(n, uint64(n)<<8|uint64(offset))
+	sealed := want.Seal(nil, nonce, plain, aad)
+
+	room := buf[offset : offset+n+Overhead]
+	copy(room, plain)
+	for i := range buf[offset+n:] {
+		buf[offset+n+i] = after
+	}
+	intact := func(what string) {
+		t.Helper()
+		for i, c := range buf[:offset] {
+			if c != before {
+				t.Fatalf("%s: octet %d before the output was written", what, offset-i)
+			}
+		}
+		for i, c := range buf[offset+n+Overhead:] {
+			if c != after {
+				t.Fatalf("%s: octet %d behind the output was written", what, i)
+			}
+		}
+	}
+	got := a.Seal(buf[:offset], nonce, room[:n], aad)
+	if !bytes.Equal(got[offset:], sealed) {
+		t.Fatalf("%d octets at offset %d, aad %d: sealed\n%x\nwant\n%x", n, offset, len(aad), got[offset:], sealed)
+	}
+	intact("Seal")
+	opened, err := a.Open(buf[:offset], nonce, room, aad)
+	if err != nil || !bytes.Equal(opened[offset:], plain) {
+		t.Fatalf("%d octets at offset %d, aad %d: opened %v\n%x\nwant\n%x", n, offset, len(aad), err, opened[offset:], plain)
+	}
+	intact("Open")
+	if !bytes.Equal(room[n:], sealed[n:]) {
+		t.Fatal("Open wrote to the tag")
+	}
+}
+
+func TestAllLengthsAndAlignments(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 1)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		buf := make([]byte, 4096+64+Overhead+64)
+		aad := octets(21, 2)
+		for n := 0; n <= 4096; n++ {
+			nonce := octets(NonceSize, uint64(n))
+			for j := range 3 {
+				check(t, a, want, buf[:n+64+Overhead+64], (n*5+j*23)%64, n, nonce, aad)
+			}
+		}
+		for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 1536, 1600, 4096} {
+			nonce := octets(NonceSize, uint64(n))
+			for offset := range 64 {
+				check(t, a, want, buf[:n+64+Overhead+64], offset, n, nonce, aad)
+			}
+		}
+	})
+}
+
+func TestAllLengthsOfAssociatedData(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 3)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		buf := make([]byte, 2048)
+		nonce := octets(NonceSize, 4)
+		data := octets(64<<10+100, 5)
+		for _, n := range []int{0, 1, 16, 40, 64, 100, 256, 300, 512, 600, 1024, 1100, 1600} {
+			for l := 0; l <= 64; l++ {
+				check(t, a, want, buf, l%7, n, nonce, data[l%5:][:l])
+			}
+			for _, l := range []int{65, 127, 128, 129, 255, 256, 257, 1000, 4096, 16384 + 13, 64<<10 + 1} {
+				check(t, a, want, buf, l%7, n, nonce, data[:l])
+			}
+		}
+		for l := 65; l < 600; l++ {
+			check(t, a, want, buf, 3, 48, nonce, data[:l])
+		}
+	})
+}
+
+// The block counter's carries: from its last octet at 4 KiB, from the next at
+// 1 MiB, from the third at 256 MiB. A wrap of all 32 bits, which other lengths
+// of nonce can bring about, would take a message above GCM's limit here.
+func TestCounterCarries(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 6)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		nonce := bytes.Repeat([]byte{0xff}, NonceSize)
+		aad := octets(13, 7)
+		lengths := []int{16<<20 + 5}
+		for _, carry := range []int{4 << 10, 8 << 10, 12 << 10, 1 << 20, 2 << 20} {
+			for d := -1100; d <= 1100; d += 61 {
+				lengths = append(lengths, carry+d)
+			}
+		}
+		if !testing.Short() && i == chosen() {
+			lengths = append(lengths, 256<<20+700)
+		}
+		buf := make([]byte, 0, lengths[len(lengths)-1]+16<<20)
+		for _, n := range lengths {
+			// Sealed by one and opened by the other in place: no second buffer.
+			b := buf[: n+Overhead : n+Overhead]
+			clear(b)
+			b = a.Seal(b[:0], nonce, b[:n], aad)
+			if _, err := want.Open(b[:0], nonce, b, aad); err != nil {
+				t.Fatalf("%d octets: the standard library doesn't open it", n)
+			}
+			b = want.Seal(b[:0], nonce, b[:n], aad)
+			opened, err := a.Open(b[:0], nonce, b, aad)
+			if err != nil {
+				t.Fatalf("%d octets: the standard library's is not opened", n)
+			}
+			for len(opened) > 0 && opened[0] == 0 {
+				opened = opened[1:]
+			}
+			if len(opened) > 0 {
+				t.Fatalf("%d octets: wrong plaintext", n)
+			}
+		}
+	})
+}
+
+func TestOutputApartFromInput(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 8)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		nonce, aad, prefix := octets(NonceSize, 9), octets(5, 10), []byte("prefix")
+		for n := range 1200 {
+			plain := octets(n, uint64(n))
+			kept := bytes.Clone(plain)
+			sealed := want.Seal(bytes.Clone(prefix), nonce, plain, aad)
+			got := a.Seal(prefix[:len(prefix):len(prefix)], nonce, plain, aad)
+			if !bytes.Equal(got, sealed) || !bytes.Equal(plain, kept) {
+				t.Fatalf("%d octets: wrong output, or the input changed", n)
+			}
+			opened, err := a.Open(prefix[:len(prefix):len(prefix)], nonce, got[len(prefix):], aad)
+			if err != nil || !bytes.Equal(opened[len(prefix):], plain) || !bytes.Equal(got, sealed) {
+				t.Fatalf("%d octets: not opened, or the input changed: %v", n, err)
+			}
+		}
+	})
+}
+
+// Wycheproof's kinds of forgery: each bit of the tag, of the ciphertext, of the
+// associated data and of the nonce, and truncation.
+func TestForgeriesAreRefusedAndWiped(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 11)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		nonce, aad := octets(NonceSize, 12), octets(21, 13)
+		refuse := func(what string, sealed, nonce, aad []byte) {
+			t.Helper()
+			b := append(make([]byte, 0, len(sealed)+50), sealed...)
+			rest := b[len(b):cap(b)]
+			for i := range rest {
+				rest[i] = 0x77
+			}
+			if out, err := a.Open(b[:0], nonce, b, aad); !errors.Is(err, ErrOpen) || out != nil {
+				t.Fatalf("%s: Open gives %x, %v", what, out, err)
+			}
+			if n := len(b) - Overhead; n >= 0 {
+				if !bytes.Equal(b[:n], make([]byte, n)) {
+					t.Fatalf("%s: plaintext is left behind: %x", what, b[:n])
+				}
+				if !bytes.Equal(b[n:], sealed[n:]) {
+					t.Fatalf("%s: the tag was written", what)
+				}
+			}
+			if !bytes.Equal(rest, bytes.Repeat([]byte{0x77}, len(rest))) {
+				t.Fatalf("%s: octets behind the message were written", what)
+			}
+		}
+		flip := func(b []byte, bit int) []byte {
+			b = bytes.Clone(b)
+			b[bit/8] ^= 1 << (bit % 8)
+			return b
+		}
+		for _, n := range []int{0, 1, 16, 40, 64, 65, 200, 256, 500, 512, 600, 1024, 1300, 2000} {
+			sealed := want.Seal(nil, nonce, octets(n, 14), aad)
+			for bit := range 8 * Overhead {
+				refuse(fmt.Sprintf("%d octets, tag bit %d", n, bit), flip(sealed, 8*n+bit), nonce, aad)
+			}
+			for bit := 0; bit < 8*n; bit += 1 + n/40 {
+				refuse(fmt.Sprintf("%d octets, ciphertext bit %d", n, bit), flip(sealed, bit), nonce, aad)
+			}
+			for bit := range 8 * len(aad) {
+				refuse(fmt.Sprintf("%d octets, aad bit %d", n, bit), sealed, nonce, flip(aad, bit))
+			}
+			for bit := range 8 * len(nonce) {
+				refuse(fmt.Sprintf("%d octets, nonce bit %d", n, bit), sealed, flip(nonce, bit), aad)
+			}
+			for cut := 1; cut <= min(n+Overhead, 40); cut++ {
+				refuse(fmt.Sprintf("%d octets, %d cut off", n, cut), sealed[:len(sealed)-cut], nonce, aad)
+				if n >= cut {
+					refuse(fmt.Sprintf("%d octets, %d cut out", n, cut), append(bytes.Clone(sealed[:n-cut]), sealed[n:]...), nonce, aad)
+				}
+			}
+			refuse("tag of zeroes", append(bytes.Clone(sealed[:n]), make([]byte, Overhead)...), nonce, aad)
+			refuse("longer", append(bytes.Clone(sealed), 0), nonce, aad)
+			refuse("shorter aad", sealed, nonce, aad[:20])
+			refuse("no aad", sealed, nonce, nil)
+			refuse("longer aad", sealed, nonce, append(bytes.Clone(aad), 0))
+		}
+		if _, err := a.Open(nil, nonce, nil, aad); !errors.Is(err, ErrOpen) {
+			t.Errorf("nothing at all: %v", err)
+		}
+	})
+}
+
+func TestForgeryLeavesOutputApartWiped(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 15)
+		a := mustAEAD(t, i, key)
+		nonce := octets(NonceSize, 16)
+		for n := range 1200 {
+			forged := octets(n+Overhead, uint64(n))
+			dst := bytes.Repeat([]byte{1}, n+3)
+			if _, err := a.Open(dst[:1], nonce, forged, nil); !errors.Is(err, ErrOpen) {
+				t.Fatal(err)
+			}
+			if want := append(append([]byte{1}, make([]byte, n)...), 1, 1); !bytes.Equal(dst, want) {
+				t.Fatalf("%d octets: output is %x", n, dst)
+			}
+		}
+	})
+}
+
+// panics tells whether f does.
+func panics(f func()) (yes bool) {
+	defer func() { yes = recover() != nil }()
+	f()
+	return false
+}
+
+func TestOverlapsPanicAsInTheStandardLibrary(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 17)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		nonce := octets(NonceSize, 18)
+		buf := make([]byte, 200)
+		for _, n := range []int{0, 1, 30} {
+			for dst := 0; dst < 100; dst++ {
+				for _, l := range []int{0, 1, 21} {
+					for _, ad := range []int{0, 33, 49, 50, 51, 60, 79, 80, 81, 96, 99} {
+						f := func(a cipher.AEAD) (bool, bool) {
+							clear(buf)
+							seal := panics(func() { a.Seal(buf[dst:dst], nonce, buf[50:50+n], buf[ad:ad+l]) })
+							clear(buf)
+							open := panics(func() { a.Open(buf[dst:dst], nonce, buf[50:50+n+Overhead], buf[ad:ad+l]) })
+							return seal, open
+						}
+						seal, open := f(a)
+						wantSeal, wantOpen := f(want)
+						if seal != wantSeal || open != wantOpen {
+							t.Fatalf("%d octets at 50 to %d, %d aad at %d: panics %t %t, want %t %t",
+								n, dst, l, ad, seal, open, wantSeal, wantOpen)
+						}
+					}
+				}
+			}
+		}
+	})
+}
+
+func TestMisusePanics(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		a := mustAEAD(t, i, octets(size, 19))
+		for _, n := range []int{0, 8, 11, 13, 16} {
+			if !panics(func() { a.Seal(nil, make([]byte, n), nil, nil) }) {
+				t.Errorf("Seal takes a nonce of %d octets", n)
+			}
+			if !panics(func() { a.Open(nil, make([]byte, n), make([]byte, 16), nil) }) {
+				t.Errorf("Open takes a nonce of %d octets", n)
+			}
+		}
+		if a.NonceSize() != 12 || a.Overhead() != 16 {
+			t.Errorf("NonceSize %d, Overhead %d", a.NonceSize(), a.Overhead())
+		}
+	})
+	var zero Key
+	if !panics(func() { zero.Seal(nil, make([]byte, 12), nil, nil) }) ||
+		!panics(func() { zero.Open(nil, make([]byte, 12), make([]byte, 16), nil) }) {
+		t.Error("a Key without a key works")
+	}
+}
+
+func TestTooLongIsRefused(t *testing.T) {
+	if unsafe.Sizeof(int(0)) < 8 {
+		return // no such length there
+	}
+	for _, i := range available() {
+		a := mustAEAD(t, i, octets(32, 20))
+		// Of so long a slice nothing but the length may be looked at.
+		long := unsafe.Slice((*byte)(unsafe.Pointer(new([16]byte))), 1)
+		header := (*struct {
+			p        *byte
+			len, cap int
+		})(unsafe.Pointer(&long))
+		header.len, header.cap = maxPlaintext+Overhead+1, maxPlaintext+Overhead+1
+		nonce := make([]byte, NonceSize)
+		if !panics(func() { a.Seal(nil, nonce, long, nil) }) {
+			t.Error("Seal takes more than GCM may encrypt")
+		}
+		if _, err := a.Open(nil, nonce, long, nil); !errors.Is(err, ErrOpen) {
+			t.Errorf("Open takes more than GCM may encrypt: %v", err)
+		}
+		header.len, header.cap = 1, 1
+	}
+}
+
+func TestKeySizes(t *testing.T) {
+	for n := range 40 {
+		a, err := New(make([]byte, n))
+		if ok := n == 16 || n == 32; ok != (err == nil) || ok != (a != nil) || !ok && err != ErrKeySize {
+			t.Errorf("%d octets: %v", n, err)
+		}
+	}
+}
+
+func TestWipe(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		a := mustAEAD(t, i, octets(size, 21))
+		a.(interface{ Wipe() }).Wipe()
+		a.(interface{ Wipe() }).Wipe() // does nothing more
+		if k, ok := a.(*Key); ok && *k != (Key{}) {
+			t.Error("something is left of the key")
+		}
+		if !panics(func() { a.Seal(nil, make([]byte, 12), nil, nil) }) ||
+			!panics(func() { a.Open(nil, make([]byte, 12), make([]byte, 16), nil) }) {
+			t.Error("a wiped key still works")
+		}
+	})
+}
+
+func TestNothingIsAllocated(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		a := mustAEAD(t, i, octets(size, 22))
+		nonce, aad := make([]byte, 12), make([]byte, 21)
+		for _, n := range []int{0, 64, 512, 1500} {
+			buf := make([]byte, n, n+Overhead)
+			if got := testing.AllocsPerRun(20, func() {
+				sealed := a.Seal(buf[:0], nonce, buf, aad)
+				if _, err := a.Open(sealed[:0], nonce, sealed, aad); err != nil {
+					t.Fatal(err)
+				}
+			}); got != 0 {
+				t.Errorf("%d octets: %v allocations", n, got)
+			}
+		}
+	})
+}
+
+func TestKeyIsSharedByGoroutines(t *testing.T) {
+	forEach(t, func(t *testing.T, i implementation, size int) {
+		key := octets(size, 23)
+		a, want := mustAEAD(t, i, key), oracle(t, key)
+		var wg sync.WaitGroup
+		for g := range 4 {
+			wg.Go(func() {
+				for n := range 300 {
+					nonce := octets(NonceSize, uint64(g)<<32|uint64(n))
+					plain := octets(n*3, uint64(g))
+					if !bytes.Equal(a.Seal(nil, nonce, plain, nonce), want.Seal(nil, nonce, plain, nonce)) {
+						t.Errorf("goroutine %d: %d octets sealed wrongly", g, len(plain))
+					}
+				}
+			})
+		}
+		wg.Wait()
+	})
+}
+
+func TestSelfTestAgrees(t *testing.T) {
+	for _, i := range available() {
+		if !selfTest(i) {
+			t.Errorf("%s fails its self-test", i)
+		}
+	}
+}
+
+func TestChoice(t *testing.T) {
+	both := []implementation{avx512, avx2}
+	pass := func(implementation) bool { return true }
+	fail := func(bad ...implementation) func(implementation) bool {
+		return func(i implementation) bool { return !slices.Contains(bad, i) }
+	}
+	for name, tc := range map[string]struct {
+		wish string
+		fips bool
+		list []implementation
+		test func(implementation) bool
+		want implementation
+	}{
+		"the best":                          {"", false, both, pass, avx512},
+		"the best there is":                 {"", false, both[1:], pass, avx2},
+		"none there":                        {"", false, nil, pass, std},
+		"the best that passes":              {"", false, both, fail(avx512), avx2},
+		"none passes":                       {"", false, both, fail(avx512, avx2), std},
+		"as wished: std":                    {"std", false, both, pass, std},
+		"as wished: avx2":                   {"avx2", false, both, pass, avx2},
+		"as wished: avx512":                 {"avx512", false, both, pass, avx512},
+		"wished for, not there":             {"avx512", false, both[1:], pass, std},
+		"wished for, does not pass":         {"avx512", false, both, fail(avx512), std},
+		"an unknown wish":                   {"fast", false, both, pass, avx512},
+		"FIPS 140-3 mode":                   {"", true, both, pass, std},
+		"FIPS 140-3 mode, whatever is said": {"avx512", true, both, pass, std},
+	} {
+		t.Run(name, func(t *testing.T) {
+			if got := choose(tc.wish, tc.fips, tc.list, tc.test); got != tc.want {
+				t.Errorf("%s, want %s", got, tc.want)
+			}
+		})
+	}
+}
+
+// TestEnvironmentChooses runs this binary again for each value of the variable.
+func TestEnvironmentChooses(t *testing.T) {
+	const mark = "implementation:"
+	if os.Getenv("AESGCM_TEST_REPORT") != "" {
+		fmt.Println(mark + Implementation())
+		return
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, i := range implementations() {
+		cmd := exec.Command(self, "-test.run=^TestEnvironmentChooses$")
+		cmd.Env = append(os.Environ(), "AESGCM_TEST_REPORT=1", variable+"="+i.String(), "GODEBUG=fips140=off")
+		out, err := cmd.CombinedOutput()
+		if err != nil {
+			t.Fatalf("%v\n%s", err, out)
+		}
+		if _, got, _ := strings.Cut(string(out), mark); strings.Fields(got)[0] != i.String() {
+			t.Errorf("%s=%s gives %s", variable, i, got)
+		}
+	}
+}

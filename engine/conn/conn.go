@@ -364,6 +364,10 @@ func New(cfg Config, now time.Duration) *Conn {
 	c.scan.MaxFrame = cfg.MaxFrame
 	c.scan.Budget = cfg.Budget
 	c.maxPeerFrame = wire.FloorFrameLen
+	if cfg.NoHello {
+		// Neither side tells a limit, so the default one is the best guess.
+		c.maxPeerFrame = wire.DefaultFrameLen
+	}
 	if !cfg.NoHello {
 		c.credit.LimitSend(FloorCredit)
 		c.credit.LimitReceive(uint64(cfg.Credit), uint64(cfg.MaxFrame))

@@ -39,6 +39,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
@@ -64,6 +65,10 @@ const (
 	// DefaultMaxHeld is how many octets wait for room on one association, for
 	// requests and for replies each.
 	DefaultMaxHeld = 8 << 20
+	// DefaultStreamDrain is how long streams may go on during a drain.
+	DefaultStreamDrain = 2 * time.Second
+	// DefaultMaxReceived is how many octets wait for the readers of streams.
+	DefaultMaxReceived = 256 << 20
 	// DefaultWorkers is how many Async handlers run at a time.
 	DefaultWorkers = 256
 	// DefaultWorkQueue is how many messages may wait for a worker.
@@ -84,6 +89,9 @@ type Protocol struct {
 	// for a document: neither the request nor its reply is then a JSON-RPC object
 	// (D24). nil says no.
 	Document func(method []byte) bool
+	// Stream says whether a method may be answered by a stream. nil says that any
+	// may.
+	Stream func(method []byte) bool
 	// Supports says whether a method is carried; a request for one that is not
 	// is refused with MethodUnsupported. nil carries all.
 	Supports func(method []byte) bool
@@ -113,6 +121,15 @@ type Config struct {
 	MaxHeld      int
 	Workers      int
 	WorkQueue    int
+	// Retain bounds what is held of streams that may be resumed.
+	Retain RetainLimits
+	// StreamDrain is how long streams may go on once their association drains; 0 is
+	// DefaultStreamDrain.
+	StreamDrain time.Duration
+	// MaxReceived is how many octets of received streams wait for those who read
+	// them by iterators, on all associations together; a stream for which there is
+	// no room is cut.
+	MaxReceived int64
 	// MaxDepth bounds the nesting of JSON messages; see jsonrpc.DefaultMaxDepth.
 	MaxDepth int
 
@@ -153,6 +170,13 @@ func (c *Config) fill() {
 	positive(&c.Workers, DefaultWorkers)
 	positive(&c.WorkQueue, DefaultWorkQueue)
 	positive(&c.MaxDepth, jsonrpc.DefaultMaxDepth)
+	c.Retain.fill()
+	if c.StreamDrain <= 0 {
+		c.StreamDrain = DefaultStreamDrain
+	}
+	if c.MaxReceived <= 0 {
+		c.MaxReceived = DefaultMaxReceived
+	}
 	if c.ReplyTimeout == 0 {
 		c.ReplyTimeout = DefaultReplyTimeout
 	}
@@ -177,10 +201,15 @@ type Bridge struct {
 	protocols [256]*Protocol
 	ids       []uint8
 	workers   workers
+	retained  retained
+	received  *buf.Budget // octets that wait for the readers of streams
 	stats     counters
 }
 
-var _ assoc.ChannelHandler = (*Bridge)(nil)
+var (
+	_ assoc.ChannelHandler = (*Bridge)(nil)
+	_ assoc.StreamConn     = (*conn)(nil)
+)
 
 // New makes a Bridge. It panics on a configuration that Validate refuses.
 func New(cfg Config) *Bridge {
@@ -199,6 +228,8 @@ func New(cfg Config) *Bridge {
 		b.ids = append(b.ids, uint8(p.ID))
 	}
 	b.workers.limit, b.workers.maxQueue = cfg.Workers, cfg.WorkQueue
+	b.retained.init(cfg.Retain, &b.stats)
+	b.received = buf.NewBudget(cfg.MaxReceived)
 	return b
 }
 

@@ -32,6 +32,7 @@ type conn struct {
 	outgoing atomic.Int64 // octets of requests not sent yet
 
 	waiting waitList // replies and requests without outbound room
+	starved waitList // streams without outbound room
 	held    int      // octets of the replies among them
 	retry   retryTimer
 
@@ -40,10 +41,13 @@ type conn struct {
 	hasHello bool
 
 	draining bool
+	drained  bool // streams are cut by now
 	closed   bool
 	flooded  bool
+	last     lastCall
 
 	reply Reply // handed to completions, one at a time
+	event Event // handed to stream handlers, one at a time
 }
 
 // retryInterval is how often the waiting list is tried when nobody says that
@@ -64,8 +68,8 @@ func newConn(b *Bridge, a *assoc.Association) *conn {
 	c.live.Init(b.cfg.MaxInFlight)
 	c.names.Init(b.cfg.MaxInFlight)
 	c.slots.Init(b.cfg.MaxInFlight, rand.Uint64(), uint8(a.Role()))
-	c.retry.c = c
-	c.retry.timer.Owner = &c.retry
+	c.retry.c, c.last.c = c, c
+	c.retry.timer.Owner, c.last.timer.Owner = &c.retry, &c.last
 	return c
 }
 
@@ -81,6 +85,7 @@ func (c *conn) HandleFrame(t wire.FrameType, payload []byte) {
 		return
 	case r.msg.Kind == bridge.KindNotify:
 		c.handleNotify(&r.Inbound, err)
+	case err == nil && r.msg.Kind == bridge.KindEnd && c.handleCancel(&r.msg):
 	default:
 		c.handleReply(&r.msg, err)
 	}
@@ -93,6 +98,10 @@ func (c *conn) HandleHello(h *control.Hello) {
 	for _, id := range h.Protocols {
 		c.speaks[id>>6] |= 1 << (id & 63)
 	}
+	c.eachOutlet(func(o *outlet) { // HELLO says what a stream may bring at first
+		o.limit()
+		o.pump()
+	})
 }
 
 // common says that both sides speak the protocol, as far as is known.
@@ -100,8 +109,54 @@ func (c *conn) common(id bridge.ProtocolID) bool {
 	return !c.hasHello || c.speaks[id>>6]>>(id&63)&1 != 0
 }
 
-// HandleDrain refuses new exchanges of both sides from now on.
-func (c *conn) HandleDrain() { c.draining = true }
+// HandleDrain refuses new exchanges of both sides from now on. Streams, which may
+// have no end of their own, are given a last while.
+func (c *conn) HandleDrain() {
+	c.draining = true
+	c.a.StartTimer(&c.last.timer, c.b.cfg.StreamDrain)
+}
+
+// lastCall is the end of that while.
+type lastCall struct {
+	timer sched.Timer
+	c     *conn
+}
+
+// HandleExpire runs on the loop: what still streams is cut.
+func (t *lastCall) HandleExpire(time.Duration) {
+	c := t.c
+	c.drained = true
+	c.eachOutlet(func(o *outlet) { o.cut(ErrDraining, "shutting down") })
+	for e := c.open; e != nil; {
+		next := e.next
+		if e.sub != nil && e.state != exchangeAbandoned {
+			c.abandon(e, ErrDraining)
+		}
+		e = next
+	}
+}
+
+// eachOutlet calls f, which may end it, for each stream that we produce here.
+func (c *conn) eachOutlet(f func(o *outlet)) {
+	c.live.Range(func(_ []byte, r *Request) bool {
+		if r.out != nil {
+			f(r.out)
+		}
+		return true
+	})
+}
+
+// HandleStreamCredit takes a peer's FLOW_UPDATE for a stream (D6).
+func (c *conn) HandleStreamCredit(octets uint64, corr []byte) {
+	r, ok := c.live.Get(corr)
+	if !ok || r.out == nil {
+		c.b.stats.creditUnknown.Add(1) // it crossed the stream's end
+		return
+	}
+	if r.out.credit.Update(octets) {
+		r.out.pump()
+	}
+}
 
 // Busy is the number of exchanges that somebody waits for, on either side.
 func (c *conn) Busy() int { return c.live.Len() + c.awaited }
@@ -111,12 +166,18 @@ func (c *conn) Busy() int { return c.live.Len() + c.awaited }
 func (c *conn) HandleClose(err error) {
 	c.closed = true
 	c.a.StopTimer(&c.retry.timer)
+	c.a.StopTimer(&c.last.timer)
 	c.waiting.clear()
+	c.starved.clear()
 	for e := c.open; e != nil; e = c.open {
 		c.complete(e, Reply{Err: err, Sent: e.state >= exchangeSent})
 		c.free(e)
 	}
 	c.live.Range(func(_ []byte, r *Request) bool {
+		if r.out != nil {
+			r.out.lost(err)
+			return true
+		}
 		r.claim()
 		c.drop(r)
 		return true
@@ -127,7 +188,12 @@ func (c *conn) HandleClose(err error) {
 func (c *conn) handleRequest(r *Request, parsed error) {
 	s := &c.b.stats
 	m := &r.msg
-	if _, dup := c.live.Get(m.Corr); dup {
+	resume := parsed == nil && m.HasStream && m.Stream.Control == bridge.ControlResume
+	if first, dup := c.live.Get(m.Corr); dup {
+		if resume && first.out != nil {
+			c.handleResume(r, first.out)
+			return
+		}
 		// BRIDGE 5: an answer, even an error, would end the first one.
 		s.requestsDuplicate.Add(1)
 		r.recycle()
@@ -141,13 +207,14 @@ func (c *conn) handleRequest(r *Request, parsed error) {
 		count, code, text = &s.requestsMalformed, bridge.CodeOf(parsed), reason(parsed)
 	case c.b.protocols[m.Protocol] == nil || !c.common(m.Protocol):
 		count, code, text = &s.requestsUnsupported, bridge.CodeProtocolUnsupported, "protocol not carried"
-	case m.HasStream && m.Stream.Control == bridge.ControlResume:
-		// CC-STREAM 6.3: nothing is kept under this correlation id.
-		count, code, text = &s.requestsUnsupported, bridge.CodeNotResumable, "no such stream"
 	case c.draining:
 		count, code, text = &s.requestsOverLimit, bridge.CodeNotDelivered, "shutting down"
 	case c.live.Full():
 		count, code, text = &s.requestsOverLimit, bridge.CodeNotDelivered, "too many requests in flight"
+	case resume:
+		r.c, r.proto = c, c.b.protocols[m.Protocol]
+		c.handleResume(r, nil)
+		return
 	case c.b.protocols[m.Protocol].Handler == nil:
 		count, code, text = &s.requestsOverLimit, bridge.CodeNotDelivered, "nothing serves this protocol here"
 	default:
@@ -169,6 +236,8 @@ func (c *conn) serve(r *Request) {
 			c.b.panicked("handler", &c.b.stats.handlerPanics, p)
 			if r.claim() {
 				r.refuse(bridge.CodeNotDelivered, "handler failed")
+			} else {
+				r.abandonStream("handler failed")
 			}
 		}
 	}()
@@ -218,6 +287,9 @@ func (c *conn) served(r *Request) {
 	case r.retained:
 		if r.bare {
 			r.msg.Foreign = nil
+		}
+		if !r.proto.Async && !r.kept {
+			r.abandonStream("handler left its stream")
 		}
 		r.unref()
 	case r.live: // the answer waits for room
@@ -546,8 +618,12 @@ func (c *conn) await(w *waiter, octets int) {
 func (c *conn) HandleRoom() { c.sendWaiting(c.a.Now()) }
 
 func (c *conn) sendWaiting(now time.Duration) {
-	for !c.waiting.empty() {
-		if !c.waiting.first.owner.resend() {
+	for !c.waiting.empty() || !c.starved.empty() {
+		first := c.waiting.first
+		if first == nil {
+			first = c.starved.first
+		}
+		if !first.owner.resend() {
 			c.a.StartTimer(&c.retry.timer, now+retryInterval-c.a.Now())
 			return
 		}

@@ -2,9 +2,12 @@ package carriage
 
 import (
 	"context"
-	"iter"
+	"errors"
+	"sync/atomic"
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -29,16 +32,19 @@ type Cursor struct {
 	ID EventID
 }
 
-// StreamCall says more about a Call that is answered by a stream. nil is the zero
-// value.
+// StreamCall says more about a Call that may be answered by a stream. nil is the
+// zero value.
 type StreamCall struct {
-	// Resume continues a stream after a cursor (CC-STREAM 6.2). The Call's Natural
-	// and Hop have no meaning then; its message may be the original one or empty.
+	// Resume continues a stream behind a cursor (CC-STREAM 6.2). The Call's Natural
+	// and Hop have no meaning then; its message is the original one or empty.
 	Resume *Cursor
-	// Manual says that consuming is not receiving: credit is given back when
-	// Consumed says so, and not when HandleEvent returns.
+	// Manual says that an event is not consumed when HandleEvent returns but when
+	// Consumed says so: only then credit for it is given back.
 	Manual bool
 }
+
+// ErrOverrun: the producer sent more than it had credit for.
+var ErrOverrun = errors.New("carriage: the producer overran the stream's credit")
 
 // StreamHandler takes what answers a streaming request. Its methods are called on
 // the loop of the association and must not block; what they are given is borrowed
@@ -55,60 +61,249 @@ type StreamHandler interface {
 }
 
 // Consumer is a stream that is received. Any goroutine may use it.
-type Consumer struct{}
+//
+//	StartStream -> REQUEST --------------------> Request.Stream
+//	  HandleEvent <----------- STREAM_DATA ------ Send
+//	  HandleReply <----------- STREAM_END ------- End
+//
+// Cancel, or a deadline, sends STREAM_END the other way; what still arrives after
+// it is dropped and counted, and the correlation id stays in use until the
+// producer's terminal frame.
+type Consumer struct {
+	node     sched.Node
+	b        *Bridge
+	a        *assoc.Association
+	h        StreamHandler
+	manual   bool
+	iterator bool // which counts itself what is consumed
+
+	consumed  atomic.Int64 // octets to give credit for
+	readTo    atomic.Uint64
+	resumable atomic.Bool
+	corr      atomic.Pointer[string]
+	cancelled atomic.Pointer[error]
+
+	// Loop only.
+	e       *exchange // nil once HandleReply was called
+	credit  sched.Credit
+	limited bool // by credit that the peer knows of
+	begun   bool
+	plain   bool // comes without StreamControl
+	resumed bool
+	cursor  EventID
+	last    EventID
+}
 
 // StartStream sends c as a request that may be answered by a stream, and returns
 // at once. h is told everything; if StartStream returns an error it is told
-// nothing. Any goroutine may call it. The errors are Start's.
+// nothing. The Call's Timeout is the time until the first frame of the answer. Any
+// goroutine may call it. The errors are Start's.
 func (b *Bridge) StartStream(a *assoc.Association, c *Call, o *StreamCall, h StreamHandler) (*Consumer, error) {
-	return nil, ErrProtocol
+	x := &Consumer{b: b, a: a, h: h}
+	x.node.Owner = x
+	if err := x.start(c, o); err != nil {
+		return nil, err
+	}
+	return x, nil
+}
+
+func (x *Consumer) start(c *Call, o *StreamCall) error {
+	if o != nil {
+		x.manual = x.manual || o.Manual
+		if o.Resume != nil {
+			x.resumed, x.cursor, x.last = true, o.Resume.ID, o.Resume.ID
+			x.readTo.Store(uint64(o.Resume.ID))
+		}
+	}
+	_, err := x.b.start(x.a, c, x.h, x, o)
+	return err
 }
 
 // Consumed gives credit for so many foreign octets back to the producer, where
 // StreamCall.Manual asks for that.
-func (x *Consumer) Consumed(octets int) {}
+func (x *Consumer) Consumed(octets int) {
+	if x.manual && octets > 0 && x.consumed.Add(int64(octets)) >= grantStep {
+		x.a.PostOnce(&x.node)
+	}
+}
+
+// grantStep is how many octets are consumed elsewhere before the loop is told.
+const grantStep = 64 << 10
+
+// An event that is larger than what is left of the stream's credit may be sent while
+// one part in overdraw of the initial credit is left: events can't be split, and one
+// may be larger than any credit. With all consumed at least half of the initial
+// credit is there, less one grantStep, so every event can be sent at last.
+const overdraw = 4
 
 // Cancel stops the stream: HandleReply is told err, or context.Canceled if that is
 // nil, unless the stream has ended before, and the producer is told to stop.
-func (x *Consumer) Cancel(err error) {}
-
-// Cursor is how far the stream has been received, and whether the producer says
-// that it can be resumed from there.
-func (x *Consumer) Cursor() (c Cursor, resumable bool) { return Cursor{}, false }
-
-// Stream is a stream as an iterator. One goroutine at a time may read it; any may
-// close it.
-type Stream struct{}
-
-// ForeignError is an error of the foreign protocol that ended a stream.
-type ForeignError struct {
-	Content bridge.ContentType
-	// Foreign is the error object, octet for octet.
-	Foreign []byte
+func (x *Consumer) Cancel(err error) {
+	if err == nil {
+		err = context.Canceled
+	}
+	if x.cancelled.CompareAndSwap(nil, &err) {
+		x.a.PostOnce(&x.node) // if that fails the association has ended, and the stream too
+	}
 }
 
-// Error says that there is one, not what it says.
-func (e *ForeignError) Error() string { return "carriage: the foreign protocol answered with an error" }
-
-// Stream sends c as a request that may be answered by a stream, and returns it as
-// an iterator. When ctx ends the stream is cancelled. The errors are Start's.
-func (b *Bridge) Stream(ctx context.Context, a *assoc.Association, c *Call, o *StreamCall) (*Stream, error) {
-	return nil, ErrProtocol
+// Cursor is how far the stream has been consumed, and whether the producer says that
+// it can be resumed from there. The correlation id is empty as long as the request
+// has not been sent.
+func (x *Consumer) Cursor() (c Cursor, resumable bool) {
+	if corr := x.corr.Load(); corr != nil {
+		c.Corr = []byte(*corr)
+	}
+	c.ID = EventID(x.readTo.Load())
+	return c, x.resumable.Load()
 }
 
-// Next waits for the next event, whose octets are borrowed until the next call.
-// io.EOF says that the stream is complete; any other error that it is not:
-// *ForeignError, *bridge.Error, ErrSlowConsumer, the context's, or what a Reply's
-// Err may be.
-func (s *Stream) Next() (Event, error) { return Event{}, ErrProtocol }
+// RunTask runs on the loop: something was consumed, or the stream is cancelled.
+func (x *Consumer) RunTask() {
+	n := x.consumed.Swap(0)
+	if x.e == nil {
+		return
+	}
+	if n > 0 {
+		x.credit.Consume(int(min(uint64(n), x.credit.Held())))
+		x.grant()
+	}
+	if err := x.cancelled.Load(); err != nil {
+		x.e.c.abandon(x.e, *err)
+	}
+}
 
-// Events goes through the rest of the stream. An error other than io.EOF is its
-// last value. Leaving the loop cancels the stream.
-func (s *Stream) Events() iter.Seq2[Event, error] { return nil }
+// grant extends the producer's credit when that is due (D6).
+func (x *Consumer) grant() {
+	if abs, due := x.credit.Grant(); due {
+		_ = x.a.GrantStream(wire.ChannelBridge, abs, x.e.corr) // fails only with the association
+	}
+}
 
-// Cursor is how far the stream has been read, and whether the producer says that it
-// can be resumed from there.
-func (s *Stream) Cursor() (c Cursor, resumable bool) { return Cursor{}, false }
+// named says under which correlation id the request goes out.
+func (x *Consumer) named(corr []byte) {
+	s := string(corr)
+	x.corr.Store(&s)
+}
 
-// Close cancels the stream unless it has ended.
-func (s *Stream) Close() {}
+// cancelFrame tells the producer to stop (CC-STREAM 7.1).
+func (c *conn) cancelFrame(e *exchange) {
+	x := e.sub
+	if x.begun && x.plain {
+		return // it would not understand
+	}
+	m := bridge.Message{
+		Kind: bridge.KindEnd, Protocol: e.msg.Protocol, Content: e.msg.Content, MediaType: e.msg.MediaType,
+		Corr: e.corr, Flags: bridge.FlagFinal, HasStream: true,
+		Stream: bridge.StreamControl{Control: bridge.ControlCancel, EventID: EventID(x.readTo.Load())},
+	}
+	_ = c.send(&m, true) // fails only with the association
+}
+
+// handleStream takes a well-formed STREAM_DATA or STREAM_END of an exchange that
+// wants it.
+func (c *conn) handleStream(e *exchange, m *bridge.Message) {
+	x, s := e.sub, &c.b.stats
+	repeated, err := x.follow(m)
+	if err != nil {
+		s.repliesMalformed.Add(1)
+		malformed := &bridge.Error{Code: bridge.CodeEnvelopeMalformed, Text: reason(err)}
+		if m.Kind == bridge.KindData {
+			c.abandon(e, malformed) // D20: EM to the consumer, cancel to the producer
+			return
+		}
+		c.complete(e, Reply{Err: malformed, Sent: true})
+		c.free(e)
+		return
+	}
+	if !x.limited {
+		if n, on := c.a.StreamWindow(); on {
+			x.limited = true
+			x.credit.LimitReceive(n, 0)
+			x.credit.OverdrawReceive(n / overdraw)
+		}
+	}
+	if x.credit.Receive(len(m.Foreign)) != nil {
+		s.streamsOverrun.Add(1)
+		c.abandonOrEnd(e, m, ErrOverrun)
+		return
+	}
+	if m.Kind == bridge.KindEnd {
+		x.readTo.Store(uint64(x.last))
+		c.complete(e, Reply{Kind: bridge.KindEnd, Content: m.Content, MediaType: m.MediaType, Foreign: m.Foreign, Sent: true})
+		c.free(e)
+		return
+	}
+	if e.deadline > 0 {
+		e.deadline = 0
+		c.a.StopTimer(&e.timer)
+	}
+	if repeated {
+		s.eventsRepeated.Add(1)
+	} else if !c.deliver(x, m) {
+		c.abandon(e, errHandler)
+		return
+	}
+	if repeated || !x.manual {
+		x.credit.Consume(len(m.Foreign))
+		x.grant()
+	}
+}
+
+// abandonOrEnd ends an exchange for who waits, because of what m is.
+func (c *conn) abandonOrEnd(e *exchange, m *bridge.Message, err error) {
+	if m.Kind == bridge.KindData {
+		c.abandon(e, err)
+		return
+	}
+	c.complete(e, Reply{Err: err, Sent: true})
+	c.free(e)
+}
+
+// deliver hands an event over; false means that the handler panicked.
+func (c *conn) deliver(x *Consumer, m *bridge.Message) (ok bool) {
+	defer func() {
+		c.event = Event{}
+		if p := recover(); p != nil {
+			c.b.panicked("stream handler", &c.b.stats.completionPanics, p)
+		}
+	}()
+	c.event = Event{Kind: m.Kind, ID: x.last, Content: m.Content, MediaType: m.MediaType, Foreign: m.Foreign}
+	x.h.HandleEvent(&c.event)
+	if !x.iterator {
+		x.readTo.Store(uint64(x.last))
+	}
+	return true
+}
+
+// follow holds a frame to the rules of its stream's StreamControl (CC-STREAM 5.1,
+// 6.3, 7.2; D20). repeated says that the event was consumed before the resume.
+func (x *Consumer) follow(m *bridge.Message) (repeated bool, err error) {
+	first := !x.begun
+	if first {
+		x.begun, x.plain = true, !m.HasStream
+	}
+	if m.HasStream == x.plain {
+		return false, errMixed
+	}
+	if x.plain {
+		if x.resumed {
+			return false, errMixed // nothing says which events these are
+		}
+		return false, nil
+	}
+	sc := &m.Stream
+	x.resumable.Store(sc.Flags&bridge.StreamResumable != 0)
+	switch {
+	case sc.Control != bridge.ControlData:
+		return false, errControl
+	case sc.Flags&bridge.StreamCancelAck != 0:
+		return false, errAck // nobody cancelled
+	case m.Kind == bridge.KindData && x.resumed && sc.EventID <= x.cursor:
+		return true, nil
+	case sc.EventID <= x.last:
+		return false, errOrder
+	}
+	x.last = sc.EventID
+	return false, nil
+}

@@ -104,7 +104,9 @@ type exchange struct {
 	hop   bool
 	raw   bool // corr is the natural id alone
 	named bool // in names
+	whole bool // natural is an earlier exchange's whole correlation id
 
+	sub      *Consumer // of a request that may be answered by a stream
 	msg      bridge.Message
 	corr     []byte
 	natural  []byte
@@ -148,8 +150,8 @@ func keepSpare(b []byte) []byte {
 
 func (e *exchange) recycle() {
 	e.body.Release()
-	e.c, e.slot, e.proto, e.done, e.body = nil, nil, nil, nil, nil
-	e.state, e.doc, e.hop, e.raw, e.named = exchangePosted, false, false, false, false
+	e.c, e.slot, e.proto, e.done, e.body, e.sub = nil, nil, nil, nil, nil, nil
+	e.state, e.doc, e.hop, e.raw, e.named, e.whole = exchangePosted, false, false, false, false, false
 	e.msg = bridge.Message{}
 	e.corr, e.natural, e.id = keepSpare(e.corr), keepSpare(e.natural), keepSpare(e.id)
 	e.method, e.extra = keepSpare(e.method), keepSpare(e.extra)
@@ -176,6 +178,10 @@ func (b *Bridge) on(a *assoc.Association) (*conn, error) {
 // CodeProtocolUnsupported for a protocol that the peer's HELLO does not name.
 // What is found out later, ErrDuplicateID among it, done is told.
 func (b *Bridge) Start(a *assoc.Association, c *Call, done Completion) (Exchange, error) {
+	return b.start(a, c, done, nil, nil)
+}
+
+func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Consumer, o *StreamCall) (Exchange, error) {
 	cn, err := b.on(a)
 	if err != nil {
 		return Exchange{}, err
@@ -184,8 +190,8 @@ func (b *Bridge) Start(a *assoc.Association, c *Call, done Completion) (Exchange
 		done = CompletionFunc(func(*Reply) {})
 	}
 	e := exchanges.Get().(*exchange)
-	e.c, e.done = cn, done
-	if err := e.prepare(c, bridge.KindRequest); err != nil {
+	e.c, e.done, e.sub = cn, done, sub
+	if err := e.prepare(c, bridge.KindRequest, o); err != nil {
 		e.recycle()
 		return Exchange{}, err
 	}
@@ -202,6 +208,9 @@ func (b *Bridge) Start(a *assoc.Association, c *Call, done Completion) (Exchange
 		return Exchange{}, ErrInFlight
 	}
 	slot.Value, e.slot = e, slot
+	if sub != nil {
+		sub.e = e
+	}
 	e.body = buf.Get(len(c.Foreign))
 	e.body.B = append(e.body.B, c.Foreign...)
 	e.msg.Foreign = e.body.B
@@ -276,7 +285,7 @@ func (b *Bridge) TryNotify(a *assoc.Association, c *Call) error {
 	e := exchanges.Get().(*exchange)
 	defer e.recycle()
 	e.c = cn
-	if err := e.prepare(c, bridge.KindNotify); err != nil {
+	if err := e.prepare(c, bridge.KindNotify, nil); err != nil {
 		return err
 	}
 	frame := assoc.NewBuf(e.msg.Size())
@@ -290,7 +299,7 @@ func (b *Bridge) TryNotify(a *assoc.Association, c *Call) error {
 }
 
 // prepare checks c and copies all of it but the foreign message.
-func (e *exchange) prepare(c *Call, kind bridge.Kind) error {
+func (e *exchange) prepare(c *Call, kind bridge.Kind, o *StreamCall) error {
 	b := e.c.b
 	p := b.protocols[c.Protocol]
 	if p == nil {
@@ -308,7 +317,8 @@ func (e *exchange) prepare(c *Call, kind bridge.Kind) error {
 	e.method = append(e.method, c.Method...)
 	natural := c.Natural
 	e.doc = kind == bridge.KindRequest && len(c.Foreign) == 0 && p.Document != nil && p.Document(e.method)
-	if p.Class == ClassJSONRPC && !e.doc {
+	resume := o != nil && o.Resume != nil
+	if p.Class == ClassJSONRPC && !e.doc && !(resume && len(c.Foreign) == 0) {
 		var err error
 		if natural, err = e.readJSON(c, kind); err != nil {
 			return fmt.Errorf("%w: %w", ErrMalformed, err)
@@ -317,7 +327,17 @@ func (e *exchange) prepare(c *Call, kind bridge.Kind) error {
 	if len(e.method) > 255 {
 		return fmt.Errorf("%w: %w", ErrMalformed, errMethodLong) // D18
 	}
-	if kind == bridge.KindRequest {
+	if resume {
+		natural, e.hop, e.whole = o.Resume.Corr, false, true
+		if n := len(natural); n == 0 || n > sched.MaxCorrLen {
+			return fmt.Errorf("%w: %w", ErrMalformed, errResume)
+		}
+		m.HasStream = true
+		m.Stream = bridge.StreamControl{Control: bridge.ControlResume, EventID: o.Resume.ID}
+		e.natural = append(e.natural, natural...)
+		e.corr = append(e.corr, natural...)
+		m.Corr = e.corr
+	} else if kind == bridge.KindRequest {
 		if len(natural) > sched.MaxNaturalLen {
 			sum := sha256.Sum256(natural) // D18
 			e.natural = append(e.natural, sum[:16]...)
@@ -423,6 +443,9 @@ func (e *exchange) RunTask() {
 // name gives the exchange its correlation id (D10); false means that the same
 // originator has a request with this id in flight.
 func (c *conn) name(e *exchange) bool {
+	if e.whole && c.find(e.natural) != nil {
+		return false
+	}
 	if !e.hop && len(e.natural) > 0 {
 		first, _ := c.names.Get(e.natural)
 		e.raw = true
@@ -447,7 +470,10 @@ func (c *conn) name(e *exchange) bool {
 		e.corr = sched.AppendCorr(e.corr[:0], e.natural, e.slot.Token())
 	}
 	e.msg.Corr = e.corr
-	return true
+	if e.sub != nil {
+		e.sub.named(e.corr)
+	}
+	return !e.whole || e.raw
 }
 
 // unname undoes name.
@@ -512,6 +538,9 @@ func (c *conn) complete(e *exchange, r Reply) {
 		return
 	}
 	e.done = nil
+	if e.sub != nil {
+		e.sub.e = nil
+	}
 	c.awaited--
 	c.reply = r
 	defer func() {
@@ -538,6 +567,9 @@ func (c *conn) abandon(e *exchange, err error) {
 	}
 	e.state = exchangeAbandoned
 	c.a.StopTimer(&e.timer)
+	if e.sub != nil {
+		c.cancelFrame(e)
+	}
 	c.complete(e, Reply{Err: err, Sent: true})
 }
 
@@ -622,6 +654,10 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	s := &c.b.stats
 	e := c.find(m.Corr)
 	if e == nil {
+		if r, ok := c.live.Get(m.Corr); ok && r.out != nil && parsed == nil && m.Transport {
+			r.out.cancel(ErrCancelled) // the peer refuses the stream that it asked for
+			return
+		}
 		s.repliesUnknown.Add(1)
 		return
 	}
@@ -636,6 +672,10 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	err := parsed
 	if err == nil {
 		err = e.check(m)
+	}
+	if err == nil && (m.Kind == bridge.KindData || m.Kind == bridge.KindEnd) {
+		c.handleStream(e, m)
+		return
 	}
 	switch {
 	case err != nil:
@@ -664,11 +704,18 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 
 // check holds a reply to the request it answers.
 func (e *exchange) check(m *bridge.Message) error {
+	stream := m.Kind == bridge.KindData || m.Kind == bridge.KindEnd
 	switch {
-	case m.Kind != bridge.KindResponse && m.Kind != bridge.KindError:
+	case stream && e.sub == nil:
 		return errStream
 	case m.Protocol != e.proto.ID:
 		return errProtocol // CC-JSONRPC 5
+	case stream:
+		return nil // its events are opaque (CC-STREAM 9)
+	case m.Kind == bridge.KindResponse && e.sub != nil && e.sub.begun:
+		return errUnary
+	case e.whole && len(e.id) == 0:
+		return nil // it was resumed without its message, so with no id to hold to
 	case m.Transport || e.proto.Class != ClassJSONRPC || e.doc:
 		return nil
 	}

@@ -53,6 +53,17 @@ func (m *Inbound) Notification() bool { return m.msg.Kind == bridge.KindNotify }
 // Document says that the message asks for a document by its method alone (D24).
 func (m *Inbound) Document() bool { return m.doc }
 
+// Resumes says that the request asks for a stream to go on, behind the event with
+// that id. Only Authorize sees such a request; its method, label and effect are
+// those of the request that began the stream.
+func (m *Inbound) Resumes() (after EventID, ok bool) {
+	return m.msg.Stream.EventID, m.msg.HasStream && m.msg.Stream.Control == bridge.ControlResume
+}
+
+// Streams says that the protocol knows the method as one that is answered by a
+// stream.
+func (m *Inbound) Streams() bool { return m.proto.Stream != nil && m.proto.Stream(m.msg.Method) }
+
 // Foreign is the foreign message, octet for octet.
 func (m *Inbound) Foreign() []byte { return m.msg.Foreign }
 

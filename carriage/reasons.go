@@ -17,6 +17,13 @@ var (
 	errMethodLong = errors.New("carriage: method longer than 255 octets")
 	errProtocol   = errors.New("carriage: reply under another protocol id")
 	errStream     = errors.New("carriage: stream frame on a unary exchange")
+	errUnary      = errors.New("carriage: a response after the events of a stream")
+	errMixed      = errors.New("carriage: StreamControl on some frames of a stream only")
+	errControl    = errors.New("carriage: stream frame with another control than data")
+	errAck        = errors.New("carriage: acknowledges a cancel that nobody sent")
+	errOrder      = errors.New("carriage: event id does not increase")
+	errHandler    = errors.New("carriage: stream handler panicked")
+	errResume     = errors.New("carriage: a resume needs a correlation id of 1 to 255 octets")
 )
 
 // reason is an error's text without the package names in it, for the peer.

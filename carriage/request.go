@@ -20,7 +20,8 @@ import (
 //
 //	        ServeRequest
 //	open ------------------> answered  by the handler: at once, or later
-//	  |                                if retained
+//	  |  \                        ^     if retained
+//	  |   '----> streaming -------'     by a Producer's terminal frame
 //	  '--------------------> answered  NotDelivered: it panicked, forgot or
 //	                                   was too slow; or the association ended
 //
@@ -55,10 +56,18 @@ type Request struct {
 	answer   *buf.Buf
 	kind     bridge.Kind
 	reserved bool
+
+	// feed is the stream that answers it, and out, which is the loop's, where that
+	// crosses the association. cancelled says that its consumer wanted no more of it
+	// before out was known.
+	feed      atomic.Pointer[feed]
+	out       *outlet
+	cancelled bool
 }
 
 const (
 	stateOpen = iota
+	stateStreaming
 	stateAnswered
 )
 
@@ -80,6 +89,10 @@ func (r *Request) recycle() {
 	r.done.Store(nil)
 	r.retained, r.kept, r.bare, r.live, r.reserved = false, false, false, false, false
 	r.store, r.answer = nil, nil
+	if r.feed.Load() != nil {
+		r.feed.Store(nil)
+		r.out, r.cancelled = nil, false
+	}
 	requests.Put(r)
 }
 
@@ -107,7 +120,13 @@ func (r *Request) retain(foreign bool) {
 		return
 	}
 	r.kept = true
-	if r.retained { // runs on the pool
+	if r.retained { // runs on the pool, or streams
+		if r.bare && foreign {
+			r.bare = false
+			old := r.store
+			r.store = r.own(true)
+			old.Release()
+		}
 		r.refs.Add(1)
 		return
 	}
@@ -134,6 +153,9 @@ func (r *Request) keep(foreign bool) {
 		if d := c.b.cfg.ReplyTimeout; d > 0 {
 			c.a.StartTimer(&r.timer, d)
 		}
+	case r.state.Load() == stateStreaming:
+		r.refs.Add(1)
+		c.enlist(r)
 	}
 }
 
@@ -150,7 +172,7 @@ func (r *Request) Release() {
 // its association. It is for handlers that retained the request or run on the
 // pool, and serves to give up work nobody waits for.
 func (r *Request) Done() <-chan struct{} {
-	if r.state.Load() != stateOpen {
+	if r.state.Load() == stateAnswered {
 		return *over
 	}
 	for {
@@ -177,11 +199,15 @@ func (r *Request) claim() bool {
 	}
 	// One that is not retained has no other goroutine to tell.
 	if r.retained || r.done.Load() != nil {
-		if p := r.done.Swap(over); p != nil {
-			close(*p)
-		}
+		r.tell()
 	}
 	return true
+}
+
+func (r *Request) tell() {
+	if p := r.done.Swap(over); p != nil {
+		close(*p)
+	}
 }
 
 // Respond answers with a RESPONSE that carries foreign, octet for octet.
@@ -244,7 +270,11 @@ func (r *Request) check(m *bridge.Message) error {
 			return fmt.Errorf("%w: %w", ErrMalformed, err)
 		}
 	}
-	if n, limit := m.Size(), r.c.a.MaxSend(); n > limit {
+	return checkSize(m, r.c.a)
+}
+
+func checkSize(m *bridge.Message, a *assoc.Association) error {
+	if n, limit := m.Size(), a.MaxSend(); n > limit {
 		return fmt.Errorf("%w: %d octets, the peer accepts %d", assoc.ErrTooLarge, n, limit)
 	}
 	return nil
@@ -318,10 +348,16 @@ func (r *Request) worked() {
 		r.c.b.panicked("handler", &r.c.b.stats.handlerPanics, p)
 		if r.claim() {
 			r.refuse(bridge.CodeNotDelivered, "handler failed")
+		} else {
+			r.abandonStream("handler failed")
 		}
-	} else if !r.kept && r.claim() {
-		r.c.b.stats.handlerSilent.Add(1)
-		r.refuse(bridge.CodeNotDelivered, "handler gave no answer")
+	} else if !r.kept {
+		if r.claim() {
+			r.c.b.stats.handlerSilent.Add(1)
+			r.refuse(bridge.CodeNotDelivered, "handler gave no answer")
+		} else {
+			r.abandonStream("handler left its stream")
+		}
 	}
 	r.unref()
 }

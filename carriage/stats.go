@@ -26,6 +26,24 @@ type Stats struct {
 	RepliesUnknown   uint64 // no exchange under their correlation id
 	RepliesLate      uint64 // the exchange had been abandoned
 
+	// Streams that we produce.
+	StreamsCancelled uint64 // by their consumers
+	StreamsCut       uint64 // ended as NotDelivered: slow consumers, drains, handlers that left them
+	StreamsResumed   uint64
+	NotResumable     uint64 // resumes refused with NotResumable
+	CreditUnknown    uint64 // FLOW_UPDATE for a stream that is not there (any more)
+
+	// What was held of streams that may be resumed, and is not any more.
+	RetainedDropped  uint64 // events, over the octets of one stream
+	RetainedEvicted  uint64 // streams, over the number for a peer or the octets of all
+	RetainedExpired  uint64 // streams, over the time
+	RetainedReplaced uint64 // streams whose peer began another under their correlation id
+
+	// Streams that we consume.
+	EventsRepeated uint64 // at or below the cursor after a resume, dropped
+	StreamsOverrun uint64 // cut because the producer sent more than its credit
+	StreamsUnread  uint64 // cut because their reader was too slow
+
 	NotificationsDropped uint64 // malformed, unsupported, forbidden, no room, or the handler panicked
 	UnknownTypes         uint64 // frames of types that the channel does not have
 	CompletionPanics     uint64
@@ -38,6 +56,9 @@ type counters struct {
 	requestsMalformed, requestsUnsupported, requestsForbidden, requestsOverLimit, requestsDuplicate,
 	handlerPanics, handlerSilent, replyTimeouts, repliesBad, repliesStalled, repliesOverHeld,
 	repliesMalformed, repliesUnknown, repliesLate,
+	streamsCancelled, streamsCut, streamsResumed, notResumable, creditUnknown,
+	retainedDropped, retainedEvicted, retainedExpired, retainedReplaced,
+	eventsRepeated, streamsOverrun, streamsUnread,
 	notificationsDropped, unknownTypes, completionPanics, floods atomic.Uint64
 }
 
@@ -59,6 +80,18 @@ func (b *Bridge) Stats() Stats {
 		RepliesMalformed:     c.repliesMalformed.Load(),
 		RepliesUnknown:       c.repliesUnknown.Load(),
 		RepliesLate:          c.repliesLate.Load(),
+		StreamsCancelled:     c.streamsCancelled.Load(),
+		StreamsCut:           c.streamsCut.Load(),
+		StreamsResumed:       c.streamsResumed.Load(),
+		NotResumable:         c.notResumable.Load(),
+		CreditUnknown:        c.creditUnknown.Load(),
+		RetainedDropped:      c.retainedDropped.Load(),
+		RetainedEvicted:      c.retainedEvicted.Load(),
+		RetainedExpired:      c.retainedExpired.Load(),
+		RetainedReplaced:     c.retainedReplaced.Load(),
+		EventsRepeated:       c.eventsRepeated.Load(),
+		StreamsOverrun:       c.streamsOverrun.Load(),
+		StreamsUnread:        c.streamsUnread.Load(),
 		NotificationsDropped: c.notificationsDropped.Load(),
 		UnknownTypes:         c.unknownTypes.Load(),
 		CompletionPanics:     c.completionPanics.Load(),

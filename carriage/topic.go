@@ -1,9 +1,14 @@
 package carriage
 
 import (
+	"bytes"
 	"context"
+	"slices"
+	"sync"
+	"sync/atomic"
 	"time"
 
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -11,66 +16,324 @@ import (
 const (
 	// DefaultTopicBuffer is how far a subscriber may fall behind, in octets.
 	DefaultTopicBuffer = 1 << 20
-	// DefaultPatience is how long Publish waits for a subscriber without progress.
+	// DefaultPatience is how long Publish waits for subscribers that are behind.
 	DefaultPatience = time.Second
 )
 
 // TopicOptions make a Topic. Zero values take their defaults.
 type TopicOptions struct {
-	// Buffer is how many octets of events are kept, and so how far a subscriber may
-	// fall behind.
+	// Buffer is how many octets of events are held for subscribers that have not
+	// taken them, and so how far one may fall behind. An event counts for 64 more
+	// than it has. A single event may be larger.
 	Buffer int
-	// Patience is how long Publish waits for a subscriber that has fallen behind by
-	// Buffer and makes no progress.
+	// Keep is how many octets of events are held beyond that, for subscribers that
+	// resume; by default none. Buffer bounds both together.
+	Keep int
+	// Patience is how long Publish waits for subscribers that are behind by Buffer.
+	// Who has not caught up with half of it by then is cut.
 	Patience time.Duration
 }
 
 // Topic sends each event to any number of streams of any associations. The event's
 // octets are held once, whatever the number of subscribers, who have each their own
-// place and bound: one that falls behind further than it may is cut with
-// NotDelivered, and no other notices. Any goroutine may use a Topic.
-type Topic struct{}
+// place: one that falls behind further than it may is cut with NotDelivered, and no
+// other loses anything. Any goroutine may use a Topic.
+type Topic struct {
+	o TopicOptions
+
+	publishing chan struct{} // whose turn it is to publish and wait
+
+	mu    sync.RWMutex
+	log   backlog
+	feeds []*feed // with an association
+	end   ending
+	room  chan struct{} // closed when events were let go of; nil while nobody waits
+}
 
 // NewTopic makes a Topic.
-func NewTopic(o TopicOptions) *Topic { return new(Topic) }
+func NewTopic(o TopicOptions) *Topic {
+	positive(&o.Buffer, DefaultTopicBuffer)
+	o.Keep = min(max(o.Keep, 0), o.Buffer)
+	if o.Patience <= 0 {
+		o.Patience = DefaultPatience
+	}
+	return &Topic{o: o, publishing: make(chan struct{}, 1)}
+}
 
 // SubscribeOptions are for one subscriber of a Topic.
 type SubscribeOptions struct {
 	// First, if set, is sent to this subscriber before the topic's events.
 	First []byte
+	// Head is what each of the topic's events begins with for this subscriber, and
+	// for it alone: under JSON-RPC the part with the id of its request. It must not
+	// start with a zero octet.
+	Head []byte
 	// Resumable lets the subscriber continue after its association was lost, from
-	// what the topic still keeps.
+	// what the topic still holds.
 	Resumable bool
 	// Over is as in StreamOptions.
 	Over func(err error)
 }
 
 // Subscribe answers r with the topic's events from now on. The topic takes care of
-// the request; r need not be retained. The Producer ends this subscriber's stream
-// alone; its sending methods return ErrNotSubscribed. Errors are Request.Stream's,
-// and ErrStreamEnded if the topic has ended.
+// the request, which need not be retained. The Producer serves to end this
+// subscriber's stream alone, after the events so far; it may be dropped. Its Send
+// and TrySend return ErrNotSubscribed. Errors are Request.Stream's, those of an
+// event that can't be carried, and ErrStreamEnded if the topic has ended.
 func (t *Topic) Subscribe(r *Request, o SubscribeOptions) (*Producer, error) {
-	return nil, ErrStreamEnded
+	f, err := r.stream(StreamOptions{Resumable: o.Resumable, Over: o.Over})
+	if err != nil {
+		return nil, err
+	}
+	f.topic, f.head = t, bytes.Clone(o.Head)
+	if len(f.head) > 0 && f.head[0] == 0 {
+		err = bridge.ErrAmbiguous // it might be read as a TLV (D9)
+	}
+	if err == nil && o.First != nil {
+		err = f.check(bridge.KindData, o.First)
+		f.early = append(f.early, buf.SharedCopy(o.First))
+	}
+	if err == nil && !t.join(f) {
+		err = ErrStreamEnded
+	}
+	if err != nil {
+		f.opts.Over = nil
+		f.condemn(err, "no subscription: "+reason(err))
+		return nil, err
+	}
+	if err := r.launch(f); err != nil {
+		return nil, err
+	}
+	return &Producer{f}, nil
+}
+
+// join adds a new feed.
+func (t *Topic) join(f *feed) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if t.end.set() {
+		return false
+	}
+	f.base = t.log.last
+	t.add(f)
+	return true
+}
+
+func (t *Topic) add(f *feed) {
+	f.place = len(t.feeds)
+	t.feeds = append(t.feeds, f)
+}
+
+// leave takes a feed out, which owes no event any more. The caller holds the feed's
+// lock.
+func (t *Topic) leave(f *feed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	if f.place < 0 {
+		return
+	}
+	t.remove(f)
+	t.trim()
+}
+
+func (t *Topic) remove(f *feed) {
+	t.log.owe(f.number(f.taken), -1)
+	last := len(t.feeds) - 1
+	t.feeds[f.place] = t.feeds[last]
+	t.feeds[f.place].place = f.place
+	t.feeds[last] = nil
+	t.feeds = t.feeds[:last]
+	f.place = -1
+}
+
+// rejoin adds a feed again that goes on behind that event. The caller holds the
+// feed's lock.
+func (t *Topic) rejoin(f *feed, after EventID) bool {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	n := f.number(after)
+	if n < t.log.first {
+		return false
+	}
+	if f.place >= 0 {
+		t.remove(f)
+	}
+	t.log.owe(n, 1)
+	t.add(f)
+	return true
+}
+
+// taken says that one more feed has taken an event.
+func (t *Topic) taken(n uint64) {
+	t.mu.RLock()
+	last := n > t.log.first && atomic.AddInt32(&t.log.at(n).left, -1) == 0
+	t.mu.RUnlock()
+	if last {
+		t.mu.Lock()
+		t.trim()
+		t.mu.Unlock()
+	}
+}
+
+// trim lets go of what all have taken, but for what is kept for resumption.
+func (t *Topic) trim() {
+	l := &t.log
+	for l.first < l.last && l.kept() > uint64(t.o.Keep) && atomic.LoadInt32(&l.at(l.first+1).left) == 0 {
+		l.drop()
+	}
+	if t.room != nil {
+		close(t.room)
+		t.room = nil
+	}
+}
+
+// fits makes room for an event of that cost, as far as events are there that all
+// have taken, and says whether there is enough.
+func (t *Topic) fits(cost uint64) bool {
+	l := &t.log
+	for l.first < l.last && l.kept()+cost > uint64(t.o.Buffer) {
+		if atomic.LoadInt32(&l.at(l.first+1).left) > 0 {
+			return false
+		}
+		l.drop()
+	}
+	return true
 }
 
 // Publish sends foreign to all subscribers. While some of them are behind by the
-// topic's Buffer it waits; those that make no progress for Patience are cut. ctx
-// bounds the wait. foreign may be reused afterwards. Any goroutine but a loop may
-// call it.
-func (t *Topic) Publish(ctx context.Context, foreign []byte) error { return ErrStreamEnded }
+// topic's Buffer it waits for them, and cuts those that have not caught up with half
+// of it within Patience. ctx bounds the wait. foreign may be reused afterwards. Any
+// goroutine but a loop may call it.
+//
+// Errors: ErrStreamEnded, ctx's.
+func (t *Topic) Publish(ctx context.Context, foreign []byte) error {
+	select {
+	case t.publishing <- struct{}{}:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	defer func() { <-t.publishing }()
+	for !t.publish(foreign, false) {
+		if err := t.wait(ctx, uint64(len(foreign)+eventCost)); err != nil {
+			return err
+		}
+	}
+	return t.ended()
+}
 
 // TryPublish is Publish without waiting: who is behind by the topic's Buffer is cut.
-func (t *Topic) TryPublish(foreign []byte) error { return ErrStreamEnded }
+// Any goroutine may call it.
+func (t *Topic) TryPublish(foreign []byte) error {
+	t.publish(foreign, true)
+	return t.ended()
+}
+
+func (t *Topic) ended() error {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	if t.end.set() {
+		return ErrStreamEnded
+	}
+	return nil
+}
+
+// publish adds an event; false means that there is no room.
+func (t *Topic) publish(foreign []byte, force bool) bool {
+	cost := uint64(len(foreign) + eventCost)
+	t.mu.Lock()
+	if t.end.set() {
+		t.mu.Unlock()
+		return true
+	}
+	for !t.fits(cost) {
+		if !force {
+			t.mu.Unlock()
+			return false
+		}
+		t.log.drop() // those who have not taken it find out that they are behind
+	}
+	t.log.push(buf.SharedCopy(foreign), len(t.feeds))
+	if len(t.feeds) == 0 {
+		t.trim()
+	}
+	t.mu.Unlock()
+	t.poke()
+	return true
+}
+
+// poke lets all loops look for what is to be sent.
+func (t *Topic) poke() {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	for _, f := range t.feeds {
+		f.poke()
+	}
+}
+
+// wait waits until half of the buffer is free, or more if an event of that cost
+// needs it, and gives up on those it has waited for too long.
+func (t *Topic) wait(ctx context.Context, cost uint64) error {
+	cost = max(cost, uint64(t.o.Buffer/2))
+	patience := time.NewTimer(t.o.Patience)
+	defer patience.Stop()
+	for {
+		t.mu.Lock()
+		if t.end.set() || t.fits(cost) {
+			t.mu.Unlock()
+			return nil
+		}
+		if t.room == nil {
+			t.room = make(chan struct{})
+		}
+		room := t.room
+		t.mu.Unlock()
+		select {
+		case <-room:
+		case <-patience.C:
+			t.mu.Lock()
+			for !t.fits(cost) {
+				t.log.drop() // those who have not taken it find out that they are behind
+			}
+			t.mu.Unlock()
+			t.poke()
+			return nil
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
 
 // End ends all streams with a terminal event, after what was published before;
 // empty foreign stands for an end without an event.
-func (t *Topic) End(foreign []byte) error { return ErrStreamEnded }
+func (t *Topic) End(foreign []byte) error {
+	return t.close(ending{kind: bridge.KindEnd, tail: buf.SharedCopy(foreign)})
+}
 
-// Fail ends all streams with the foreign protocol's own error.
-func (t *Topic) Fail(foreign []byte) error { return ErrStreamEnded }
+// Refuse ends all streams with a transport error, after what was published before.
+func (t *Topic) Refuse(code bridge.Code, text string) error {
+	return t.close(transportEnding(code, text))
+}
 
-// Refuse ends all streams with a transport error.
-func (t *Topic) Refuse(code bridge.Code, text string) error { return ErrStreamEnded }
+func (t *Topic) close(e ending) error {
+	t.mu.Lock()
+	if t.end.set() {
+		t.mu.Unlock()
+		e.clear()
+		return ErrStreamEnded
+	}
+	t.end = e
+	feeds := slices.Clone(t.feeds)
+	t.mu.Unlock()
+	for _, f := range feeds {
+		f.poke()
+	}
+	return nil
+}
 
-// Subscribers is the number of streams that the topic feeds.
-func (t *Topic) Subscribers() int { return 0 }
+// Subscribers is the number of streams that the topic feeds now, those not counted
+// that are without an association.
+func (t *Topic) Subscribers() int {
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return len(t.feeds)
+}

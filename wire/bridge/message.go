@@ -370,6 +370,9 @@ func (m *Message) checkConfigured(tags *Tags) error {
 	return nil
 }
 
+// Check returns the error that Append and AppendPrefix would.
+func (m *Message) Check(tags *Tags) error { return m.check(tags) }
+
 // Append appends the message to dst in the one order we send. What it accepts,
 // Parse with the same tags reads back as it was: the same fields and the same
 // foreign octets. It returns dst unchanged with ErrAmbiguous where that cannot be

@@ -1,0 +1,500 @@
+package carriage
+
+import (
+	"context"
+	"fmt"
+	"sync"
+	"sync/atomic"
+
+	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+)
+
+// feed is one stream that we produce, from the first event to its end, whatever
+// associations it crosses. Where it crosses one at present is an outlet.
+//
+//	Producer ──push──> backlog ──take──> outlet ──> association
+//	                   of the feed, or of its topic
+//
+// Its events are the ones in early, if there are any, and then those of its
+// backlog; an event's id is its place among them.
+type feed struct {
+	b     *Bridge
+	topic *Topic // whose backlog it reads; nil: it has its own
+	opts  StreamOptions
+
+	// What the request was, for the frames and for authorising a resume.
+	peer     identity.PublicKey
+	proto    *Protocol
+	content  bridge.ContentType
+	corr     []byte
+	id       []byte // the JSON-RPC id as written
+	method   []byte
+	media    []byte
+	label    bridge.Label
+	hasLabel bool
+	effect   bridge.Effect
+	doc      bool
+	head     []byte // what the topic's events begin with
+
+	cur  atomic.Pointer[outlet] // nil while it is detached; changes under mu
+	home atomic.Pointer[assoc.Association]
+
+	mu    sync.Mutex
+	own   backlog
+	early []*buf.Shared
+	base  uint64  // the number in the topic's backlog before this feed's first event
+	taken EventID // the last one handed to an association
+	top   EventID // the last one that ever was
+	end   ending  // the feed's own end
+	stop  EventID // the last event before it
+	doom  doom    // why it must be cut
+	state feedState
+	err   error
+	done  chan struct{}      // made when asked for
+	quit  context.CancelFunc // of ctx
+	ctx   context.Context    // made when asked for
+	room  chan struct{}      // closed when there is room; nil while nobody waits
+	place int                // among the feeds of its topic; -1 for none
+
+	retained bool  // what was sent is held for a resume
+	holds    int64 // cost of what is held, as far as it is counted
+	lost     error // why the last association ended
+}
+
+// doom is why a stream is cut.
+type doom struct {
+	err  error
+	text string
+}
+
+// feedState is how far a stream is:
+//
+//	open -> ended: its terminal frame was handed on, or it got its end while it was
+//	  |       |    detached; the consumer may resume it
+//	  '-------'--> gone: nothing is held any more
+type feedState uint8
+
+const (
+	feedOpen feedState = iota
+	feedEnded
+	feedGone
+)
+
+// item is what is sent next.
+type item struct {
+	kind      bridge.Kind
+	transport bool
+	id        EventID
+	head      []byte // of the foreign octets; tail has the rest
+	tail      *buf.Shared
+}
+
+func (it *item) octets() int { return len(it.head) + it.tail.Len() }
+
+// counts says that the item's octets are counted for credit (D6).
+func (it *item) counts() bool { return it.kind == bridge.KindData || it.kind == bridge.KindEnd }
+
+// number is an event's number in the topic's backlog; for an early event it is that
+// of the last one before the feed's first.
+func (f *feed) number(id EventID) uint64 {
+	return f.base + uint64(id-min(id, EventID(len(f.early))))
+}
+
+// newest is the id of the newest event so far. Of a topic's feed it may have
+// changed when it is read.
+func (f *feed) newest() EventID {
+	if f.topic == nil {
+		return EventID(f.own.last)
+	}
+	f.topic.mu.RLock()
+	defer f.topic.mu.RUnlock()
+	return f.newestLocked()
+}
+
+func (f *feed) newestLocked() EventID {
+	return EventID(f.topic.log.last-f.base) + EventID(len(f.early))
+}
+
+// next is what comes after the event taken last; ok is false when there is nothing
+// yet. The caller becomes an owner of its tail. lost says that the event is not
+// held any more.
+func (f *feed) next(o *outlet) (it item, ok, lost bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if f.cur.Load() != o {
+		return item{}, false, false
+	}
+	id := f.taken + 1
+	if f.end.set() && id > f.stop {
+		return f.terminal(&f.end, id), true, false
+	}
+	if id <= EventID(len(f.early)) {
+		return item{kind: bridge.KindData, id: id, tail: f.early[id-1].Retain()}, true, false
+	}
+	log, n := &f.own, f.number(id)
+	if t := f.topic; t != nil {
+		t.mu.RLock()
+		defer t.mu.RUnlock()
+		log = &t.log
+	}
+	switch {
+	case n <= log.first:
+		return item{}, false, true
+	case n <= log.last:
+		return item{kind: bridge.KindData, id: id, head: f.head, tail: log.at(n).tail.Retain()}, true, false
+	case f.topic != nil && f.topic.end.set():
+		it = f.terminal(&f.topic.end, id)
+		if it.counts() && it.tail.Len() > 0 {
+			it.head = f.head
+		}
+		return it, true, false
+	}
+	return item{}, false, false
+}
+
+// octets is how many octets the events after one and up to another have, as far as
+// they are held.
+func (f *feed) octets(after, last EventID) (n int) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	log := &f.own
+	if f.topic != nil {
+		f.topic.mu.RLock()
+		defer f.topic.mu.RUnlock()
+		log = &f.topic.log
+	}
+	for id := after + 1; id <= last; id++ {
+		if k := f.number(id); id <= EventID(len(f.early)) {
+			n += f.early[id-1].Len()
+		} else if k > log.first {
+			n += len(f.head) + log.at(k).tail.Len()
+		}
+	}
+	return n
+}
+
+func (f *feed) terminal(e *ending, id EventID) item {
+	return item{kind: e.kind, transport: e.transport, id: id, tail: e.tail.Retain()}
+}
+
+// take says that the event was handed to the association. The outlet keeps its own
+// ownership of the tail.
+func (f *feed) take(o *outlet, id EventID) {
+	f.mu.Lock()
+	if f.cur.Load() != o {
+		f.mu.Unlock()
+		return
+	}
+	f.taken, f.top = id, max(f.top, id)
+	if f.topic != nil {
+		if id > EventID(len(f.early)) {
+			f.topic.taken(f.number(id))
+		}
+	} else {
+		f.trim()
+		f.wake(false)
+	}
+	f.mu.Unlock()
+}
+
+// trim lets go of events of its own that need not be held any more.
+func (f *feed) trim() {
+	l := &f.own
+	for l.first < l.last {
+		switch detached := f.cur.Load() == nil; {
+		case f.retained && l.kept() <= uint64(f.b.cfg.Retain.Octets):
+			return
+		case l.first+1 > uint64(f.taken) && !(detached && f.retained):
+			return // it is still to be sent
+		}
+		if f.retained {
+			f.b.stats.retainedDropped.Add(1)
+		}
+		f.count(-l.at(l.first+1).tail.Len() - eventCost)
+		l.drop()
+	}
+}
+
+// count keeps account of what is held for a resume.
+func (f *feed) count(cost int) {
+	if f.retained {
+		f.holds += int64(cost)
+		f.b.retained.octets.Add(int64(cost))
+	}
+}
+
+// waiting is the cost of the events of its own that are still to be sent.
+func (f *feed) waiting() uint64 {
+	if f.cur.Load() == nil {
+		return 0 // they wait for nobody
+	}
+	return f.own.behind(uint64(f.taken))
+}
+
+// wake lets those who wait for room look again.
+func (f *feed) wake(anyway bool) {
+	if f.room != nil && (anyway || f.waiting() <= uint64(f.opts.Buffer/2)) {
+		close(f.room)
+		f.room = nil
+	}
+}
+
+// poke lets the loop look for what is to be sent. It may be called with mu held.
+func (f *feed) poke() {
+	if o := f.cur.Load(); o != nil {
+		o.c.a.PostOnce(&o.node)
+	}
+}
+
+// push adds an event of the feed's own. wait is set if it has to wait for room
+// before it tries again.
+func (f *feed) push(foreign []byte, block bool) (wait <-chan struct{}, err error) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	if err := f.sendable(); err != nil {
+		return nil, err
+	}
+	if f.topic != nil {
+		return nil, ErrNotSubscribed
+	}
+	if err := f.check(bridge.KindData, foreign); err != nil {
+		return nil, err
+	}
+	if w := f.waiting(); w > 0 && w+uint64(len(foreign)+eventCost) > uint64(f.opts.Buffer) {
+		if !block {
+			return nil, assoc.ErrWouldBlock
+		}
+		if f.room == nil {
+			f.room = make(chan struct{})
+		}
+		return f.room, nil
+	}
+	f.own.push(buf.SharedCopy(foreign), 0)
+	f.count(len(foreign) + eventCost)
+	f.trim()
+	f.poke()
+	return nil, nil
+}
+
+// sendable says why nothing more may be sent.
+func (f *feed) sendable() error {
+	switch {
+	case f.state != feedOpen:
+		return f.err
+	case f.doom.err != nil:
+		return f.doom.err
+	case f.end.set():
+		return ErrStreamEnded
+	}
+	return nil
+}
+
+// check says whether a message of the stream can be carried to where it goes now.
+func (f *feed) check(kind bridge.Kind, foreign []byte) error {
+	m := bridge.Message{
+		Kind: kind, Protocol: f.proto.ID, Content: f.content, MediaType: f.media, Corr: f.corr,
+		HasStream: kind == bridge.KindData || kind == bridge.KindEnd, Foreign: foreign,
+	}
+	if !m.HasStream && f.proto.Class == ClassJSONRPC && !f.doc {
+		if err := checkReply(&m, f.id, f.b.cfg.MaxDepth); err != nil {
+			return fmt.Errorf("%w: %w", ErrMalformed, err)
+		}
+	}
+	if err := m.Check(f.b.cfg.Tags); err != nil {
+		return err
+	}
+	return checkSize(&m, f.home.Load())
+}
+
+// close gives the stream its own end, after the events so far. The ending passes to
+// the feed in every case.
+func (f *feed) close(e ending) error {
+	f.mu.Lock()
+	if err := f.sendable(); err != nil {
+		f.mu.Unlock()
+		e.clear()
+		return err
+	}
+	f.end, f.stop = e, f.newest()
+	then := func() {}
+	if f.cur.Load() != nil {
+		f.poke()
+	} else {
+		then = f.over(ErrStreamEnded) // what is held waits for a resume
+	}
+	f.wake(true)
+	f.mu.Unlock()
+	then()
+	return nil
+}
+
+// over makes the stream's end known on this side. What it returns is to be called
+// once no lock is held. The caller holds mu.
+func (f *feed) over(err error) (then func()) {
+	if f.state != feedOpen {
+		return func() {}
+	}
+	f.state, f.err = feedEnded, err
+	if f.done != nil {
+		close(f.done)
+	}
+	if f.quit != nil {
+		f.quit()
+	}
+	f.wake(true)
+	tell, reason := f.opts.Over, err
+	if err == ErrStreamEnded {
+		reason = nil
+	}
+	if tell == nil {
+		return func() {}
+	}
+	return func() {
+		defer func() {
+			if p := recover(); p != nil {
+				f.b.panicked("stream's Over", &f.b.stats.handlerPanics, p)
+			}
+		}()
+		tell(reason)
+	}
+}
+
+// finish ends the stream and lets go of all it holds. o is the outlet for which it
+// ends, nil for none: one that is not the stream's any more ends nothing.
+func (f *feed) finish(o *outlet, err error) {
+	f.mu.Lock()
+	if f.cur.Load() != o {
+		f.mu.Unlock()
+		return
+	}
+	then := f.over(err)
+	f.discard()
+	f.mu.Unlock()
+	f.b.retained.remove(f)
+	then()
+}
+
+// retire is the stream's natural end: the terminal frame was handed to o's
+// association. What may be resumed is held on.
+func (f *feed) retire(o *outlet) {
+	f.mu.Lock()
+	if f.cur.Load() != o {
+		f.mu.Unlock()
+		return
+	}
+	then := f.over(ErrStreamEnded)
+	f.cur.Store(nil)
+	if f.retained {
+		f.trim()
+	} else {
+		f.discard()
+	}
+	f.mu.Unlock()
+	f.b.retained.rest(f)
+	then()
+}
+
+// detach says that o's association ended, because of err. A stream that may be
+// resumed goes on without one.
+func (f *feed) detach(o *outlet, err error) {
+	f.mu.Lock()
+	if f.cur.Load() != o {
+		f.mu.Unlock()
+		return
+	}
+	then := func() {}
+	f.cur.Store(nil)
+	f.lost = err
+	switch {
+	case !f.retained || f.doom.err != nil:
+		then = f.over(err)
+		f.discard()
+	case f.end.set():
+		then = f.over(ErrStreamEnded)
+		fallthrough
+	default:
+		f.wake(true)
+		f.trim()
+		if f.topic != nil {
+			f.topic.leave(f)
+		}
+	}
+	f.mu.Unlock()
+	f.b.retained.rest(f)
+	then()
+}
+
+// expire ends a stream that is not held for a resume any more. One that has an
+// association goes on there.
+func (f *feed) expire() {
+	f.mu.Lock()
+	f.forget()
+	then := func() {}
+	if f.cur.Load() == nil && f.state != feedGone {
+		then = f.over(f.lost)
+		f.discard()
+	}
+	f.mu.Unlock()
+	then()
+}
+
+// forget stops holding what was sent. The caller holds mu.
+func (f *feed) forget() {
+	f.retained = false
+	f.b.retained.octets.Add(-f.holds)
+	f.holds = 0
+	if f.topic == nil && f.cur.Load() != nil {
+		f.trim()
+	}
+}
+
+// discard lets go of everything. The caller holds mu.
+func (f *feed) discard() {
+	f.state = feedGone
+	f.cur.Store(nil)
+	f.forget()
+	f.own.clear()
+	f.end.clear()
+	if f.topic != nil {
+		f.topic.leave(f)
+	}
+	for _, e := range f.early {
+		e.Release()
+	}
+	f.early = nil
+}
+
+// resumable says that what was sent is held.
+func (f *feed) resumable() bool {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.retained
+}
+
+// condemn has the stream cut, because of err and with NotDelivered for its
+// consumer. A stream that has got its end is left to it. Any goroutine.
+func (f *feed) condemn(err error, text string) {
+	f.mu.Lock()
+	if f.state != feedOpen || f.doom.err != nil || f.end.set() && f.topic == nil {
+		f.mu.Unlock()
+		return
+	}
+	f.doom = doom{err, text}
+	f.wake(true)
+	attached := f.cur.Load() != nil
+	f.poke()
+	f.mu.Unlock()
+	if !attached {
+		f.finish(nil, err)
+	}
+}
+
+// doomed is why the stream must be cut, if it must.
+func (f *feed) doomed() (doom, bool) {
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	return f.doom, f.doom.err != nil
+}

@@ -1,0 +1,346 @@
+package carriage
+
+import (
+	"time"
+
+	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+)
+
+// outlet is where a stream that we produce crosses an association: the responder's
+// side of one streaming exchange. It belongs to the association's loop.
+//
+//	posted -> attached -> over: the terminal frame was handed to the association,
+//	                            or the association ended
+//
+// It takes an event from its feed when the event can leave: when the peer's credit
+// allows it and the association has room. Only a few frames of it are in the
+// association's queue at a time, and while they leave the queue asks for more.
+type outlet struct {
+	node  sched.Node
+	flow  sched.Flow
+	timer sched.Timer
+	wait  waiter
+
+	c *conn
+	r *Request
+	f *feed
+
+	msg      bridge.Message
+	credit   sched.Credit
+	item     item // is next, and could not leave yet
+	hasItem  bool
+	sent     EventID // the last event handed to the association
+	attached bool
+	over     bool
+	filling  bool
+}
+
+// outletShare is how many octets of one stream are in the association's queue
+// before it keeps the rest.
+const outletShare = 16 << 10
+
+func newOutlet(c *conn, r *Request, f *feed) *outlet {
+	o := &outlet{c: c, r: r, f: f}
+	o.node.Owner, o.timer.Owner, o.wait.owner, o.flow.Source = o, o, o, o
+	o.msg = bridge.Message{Protocol: f.proto.ID, Content: f.content, MediaType: f.media, Corr: f.corr}
+	return o
+}
+
+// attach makes the outlet known to its association, with a stream of which the
+// events up to sent are not to be sent.
+func (o *outlet) attach(sent EventID) {
+	o.attached, o.sent = true, sent
+	o.c.a.StopTimer(&o.r.timer) // the reply timeout: there is a reply
+	o.r.out = o
+	o.limit()
+	switch {
+	case o.r.cancelled:
+		o.cancel(ErrCancelled)
+	case o.c.drained:
+		o.cut(ErrDraining, "shutting down")
+	}
+}
+
+// limit takes what the peer allows a stream at first.
+func (o *outlet) limit() {
+	if n, on := o.c.a.StreamLimit(); on {
+		o.credit.LimitSend(n)
+		o.credit.OverdrawSend(n / overdraw)
+	} else {
+		o.credit.FreeSend()
+	}
+}
+
+// RunTask runs on the loop: there may be something to send.
+func (o *outlet) RunTask() {
+	if !o.attached {
+		o.attach(0)
+	}
+	switch d, doomed := o.f.doomed(); {
+	case o.over:
+	case o.f.cur.Load() != o:
+		o.leave()
+	case doomed:
+		o.cut(d.err, d.text)
+	default:
+		o.pump()
+	}
+}
+
+// Refill runs on the loop: the queue has room for more of this stream.
+func (o *outlet) Refill() {
+	if o.over || o.wait.waiting() {
+		return
+	}
+	o.filling = true
+	o.pump()
+	o.filling = false
+}
+
+// late says that the queue is asking for more: what takes frames out of it has to
+// wait for a task.
+func (o *outlet) late() bool {
+	if o.filling {
+		o.c.a.PostOnce(&o.node)
+	}
+	return o.filling
+}
+
+// resend runs on the loop: the association has room again. false means that it has
+// not enough.
+func (o *outlet) resend() bool {
+	o.c.starved.remove(&o.wait)
+	o.pump()
+	return !o.wait.waiting()
+}
+
+// pump sends what can leave now.
+func (o *outlet) pump() {
+	for !o.over && !o.wait.waiting() && o.flow.Octets() < outletShare {
+		if !o.hasItem {
+			var lost bool
+			if o.item, o.hasItem, lost = o.f.next(o); lost {
+				o.cut(ErrSlowConsumer, "fell behind: the consumer reads too slowly")
+				return
+			}
+			if !o.hasItem {
+				return
+			}
+		}
+		it := &o.item
+		n := it.octets()
+		if it.counts() && !o.credit.Allows(n) {
+			o.short()
+			return
+		}
+		switch err := o.emit(it); {
+		case err == assoc.ErrWouldBlock:
+			o.starve()
+			return
+		case o.c.closing(err):
+			return // HandleClose follows
+		case err != nil:
+			o.cut(err, "the event can't be carried: "+reason(err))
+			return
+		}
+		if it.counts() {
+			o.credit.Take(n)
+		}
+		o.c.a.StopTimer(&o.timer)
+		if it.kind != bridge.KindData {
+			o.complete()
+			return
+		}
+		o.sent = it.id
+		o.f.take(o, it.id)
+		o.letGo()
+		if o.f.opts.Sent != nil {
+			o.tellSent(n)
+		}
+	}
+}
+
+func (o *outlet) letGo() {
+	if o.hasItem {
+		o.item.tail.Release()
+		o.item, o.hasItem = item{}, false
+	}
+}
+
+func (o *outlet) tellSent(octets int) {
+	defer func() {
+		if p := recover(); p != nil {
+			o.c.b.panicked("stream's Sent", &o.c.b.stats.handlerPanics, p)
+		}
+	}()
+	o.f.opts.Sent(octets)
+}
+
+// emit hands one frame to the association.
+func (o *outlet) emit(it *item) error {
+	a, m := o.c.a, &o.msg
+	m.Kind, m.Transport, m.Foreign = it.kind, it.transport, it.tail.Octets()
+	if len(it.head) > 0 {
+		m.Foreign = it.head // what it starts with is what matters for the prefix
+	}
+	m.HasStream, m.Stream, m.Flags = false, bridge.StreamControl{}, 0
+	if it.counts() {
+		m.HasStream, m.Stream.EventID = true, it.id
+		if o.f.resumable() {
+			m.Stream.Flags = bridge.StreamResumable
+		}
+		if it.kind == bridge.KindEnd {
+			m.Flags = bridge.FlagFinal
+		}
+	}
+	head, t := m.PrefixSize()+len(it.head), it.kind.Type()
+	n := head + it.tail.Len()
+	if n > a.MaxSend() {
+		return assoc.ErrTooLarge
+	}
+	if o.flow.Len() == 0 && a.Direct(wire.ChannelBridge, n) {
+		b, err := a.Begin(wire.ChannelBridge, t, n)
+		if err != nil {
+			return err
+		}
+		if b, err = m.AppendPrefix(b, o.c.b.cfg.Tags); err != nil {
+			a.Cancel()
+			return err
+		}
+		return a.End(append(append(b, it.head...), it.tail.Octets()...))
+	}
+	b := assoc.NewBuf(head)
+	prefix, err := m.AppendPrefix(b.B, o.c.b.cfg.Tags)
+	if err != nil {
+		b.Release()
+		return err
+	}
+	b.B = append(prefix, it.head...)
+	return a.EnqueueShared(wire.ChannelBridge, t, &o.flow, b, it.tail.Retain())
+}
+
+// starve waits for outbound room. A peer that gives streams no credit of their own
+// is waited for until the stall deadline (D6).
+func (o *outlet) starve() {
+	c := o.c
+	c.starved.push(&o.wait)
+	if !c.retry.timer.Active() {
+		c.a.StartTimer(&c.retry.timer, retryInterval)
+	}
+	if _, limited := c.a.StreamLimit(); !limited && !o.timer.Active() {
+		c.a.StartTimer(&o.timer, c.b.cfg.StallTimeout)
+	}
+}
+
+// short waits for credit. What a peer is allowed whose HELLO is still to come
+// changes without a word from it.
+func (o *outlet) short() {
+	c := o.c
+	if c.a.PeerHello() != nil {
+		return
+	}
+	if _, limited := c.a.StreamLimit(); !limited {
+		o.limit()
+		c.a.PostOnce(&o.node)
+		return
+	}
+	c.a.StartTimer(&o.timer, retryInterval)
+}
+
+// HandleExpire runs on the loop: the stall deadline, or another look at what the
+// peer allows.
+func (o *outlet) HandleExpire(time.Duration) {
+	if o.wait.waiting() {
+		o.cut(ErrSlowConsumer, "no room for the stream: the peer reads too slowly")
+		return
+	}
+	o.pump()
+}
+
+// cancel ends the stream because its consumer wants no more of it (CC-STREAM 7.2).
+func (o *outlet) cancel(err error) {
+	if o.over {
+		return // it has its terminal frame
+	}
+	if !o.attached {
+		o.r.cancelled = true
+		return
+	}
+	o.sent -= EventID(o.c.a.DropFlow(&o.flow))
+	o.c.b.stats.streamsCancelled.Add(1)
+	m := bridge.Message{
+		Kind: bridge.KindEnd, Protocol: o.msg.Protocol, Content: o.msg.Content, MediaType: o.msg.MediaType,
+		Corr: o.msg.Corr, Flags: bridge.FlagFinal, HasStream: true,
+		Stream: bridge.StreamControl{Flags: bridge.StreamCancelAck, EventID: o.sent},
+	}
+	_ = o.c.send(&m, true) // fails only with the association
+	o.close()
+	o.f.finish(o, err)
+}
+
+// cut ends the stream with NotDelivered, at once.
+func (o *outlet) cut(err error, text string) {
+	if o.over || o.late() {
+		return
+	}
+	o.c.b.stats.streamsCut.Add(1)
+	o.end(err, bridge.CodeNotDelivered, text)
+}
+
+// end ends the stream with a transport error, at once.
+func (o *outlet) end(err error, code bridge.Code, text string) {
+	o.c.a.DropFlow(&o.flow)
+	o.c.refuse(o.msg.Protocol, o.msg.Corr, code, text)
+	o.close()
+	o.f.finish(o, err)
+}
+
+// rewind goes on behind an earlier event, which its consumer has asked for on the
+// same association. What was not sent has taken no credit.
+func (o *outlet) rewind(after EventID) {
+	n := EventID(o.c.a.DropFlow(&o.flow))
+	o.credit.Return(o.f.octets(o.sent-n, o.sent))
+	o.letGo()
+	o.sent = after
+	if o.wait.waiting() {
+		o.c.starved.remove(&o.wait)
+	}
+	o.pump()
+}
+
+// leave ends the exchange alone: the stream goes on elsewhere.
+func (o *outlet) leave() {
+	o.c.a.DropFlow(&o.flow)
+	o.c.refuse(o.msg.Protocol, o.msg.Corr, bridge.CodeNotDelivered, "the stream was resumed elsewhere")
+	o.close()
+}
+
+// complete is the natural end: the terminal frame has been handed on.
+func (o *outlet) complete() {
+	o.close()
+	o.f.retire(o)
+}
+
+// lost says that the association ended.
+func (o *outlet) lost(err error) {
+	o.close()
+	o.f.detach(o, err)
+}
+
+// close takes the outlet off its association.
+func (o *outlet) close() {
+	o.over = true
+	o.letGo()
+	c := o.c
+	c.a.StopTimer(&o.timer)
+	if o.wait.waiting() {
+		c.starved.remove(&o.wait)
+	}
+	r := o.r
+	r.out = nil
+	r.finished()
+	c.drop(r)
+}

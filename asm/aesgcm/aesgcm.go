@@ -78,7 +78,7 @@ func (k *Key) Seal(dst, nonce, plaintext, aad []byte) []byte {
 	if len(nonce) != NonceSize {
 		panic(badNonce)
 	}
-	if len(plaintext) > maxPlaintext {
+	if uint64(len(plaintext)) > maxPlaintext {
 		panic("aesgcm: plaintext too long")
 	}
 	total := len(dst) + len(plaintext) + Overhead
@@ -116,7 +116,7 @@ func (k *Key) Open(dst, nonce, ciphertext, aad []byte) ([]byte, error) {
 		panic(badNonce)
 	}
 	n := len(ciphertext) - Overhead
-	if n < 0 || n > maxPlaintext {
+	if n < 0 || uint64(n) > maxPlaintext {
 		return nil, ErrOpen
 	}
 	total := len(dst) + n

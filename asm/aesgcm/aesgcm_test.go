@@ -21,6 +21,15 @@ var bothSizes = []int{16, 32}
 // implementations are all that can run here, the standard library among them.
 func implementations() []implementation { return append(available(), std) }
 
+// stride is how many lengths to go on at a time: all of them for a kernel, few
+// for the standard library, which other people test.
+func stride(i implementation) int {
+	if i == std {
+		return 41
+	}
+	return 1
+}
+
 // forEach runs a test for every implementation and key size.
 func forEach(t *testing.T, f func(t *testing.T, i implementation, keySize int)) {
 	t.Helper()
@@ -117,7 +126,7 @@ func TestAllLengthsAndAlignments(t *testing.T) {
 		a, want := mustAEAD(t, i, key), oracle(t, key)
 		buf := make([]byte, 4096+64+Overhead+64)
 		aad := octets(21, 2)
-		for n := 0; n <= 4096; n++ {
+		for n := 0; n <= 4096; n += stride(i) {
 			nonce := octets(NonceSize, uint64(n))
 			for j := range 3 {
 				check(t, a, want, buf[:n+64+Overhead+64], (n*5+j*23)%64, n, nonce, aad)
@@ -125,7 +134,7 @@ func TestAllLengthsAndAlignments(t *testing.T) {
 		}
 		for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 1536, 1600, 4096} {
 			nonce := octets(NonceSize, uint64(n))
-			for offset := range 64 {
+			for offset := 0; offset < 64; offset += stride(i) {
 				check(t, a, want, buf[:n+64+Overhead+64], offset, n, nonce, aad)
 			}
 		}
@@ -140,14 +149,14 @@ func TestAllLengthsOfAssociatedData(t *testing.T) {
 		nonce := octets(NonceSize, 4)
 		data := octets(64<<10+100, 5)
 		for _, n := range []int{0, 1, 16, 40, 64, 100, 256, 300, 512, 600, 1024, 1100, 1600} {
-			for l := 0; l <= 64; l++ {
+			for l := 0; l <= 64; l += stride(i) {
 				check(t, a, want, buf, l%7, n, nonce, data[l%5:][:l])
 			}
 			for _, l := range []int{65, 127, 128, 129, 255, 256, 257, 1000, 4096, 16384 + 13, 64<<10 + 1} {
 				check(t, a, want, buf, l%7, n, nonce, data[:l])
 			}
 		}
-		for l := 65; l < 600; l++ {
+		for l := 65; l < 600; l += stride(i) {
 			check(t, a, want, buf, 3, 48, nonce, data[:l])
 		}
 	})
@@ -162,16 +171,19 @@ func TestCounterCarries(t *testing.T) {
 		a, want := mustAEAD(t, i, key), oracle(t, key)
 		nonce := bytes.Repeat([]byte{0xff}, NonceSize)
 		aad := octets(13, 7)
-		lengths := []int{16<<20 + 5}
-		for _, carry := range []int{4 << 10, 8 << 10, 12 << 10, 1 << 20, 2 << 20} {
+		var lengths []int
+		for _, carry := range []int{4 << 10, 8 << 10, 12 << 10} {
 			for d := -1100; d <= 1100; d += 61 {
 				lengths = append(lengths, carry+d)
 			}
 		}
-		if !testing.Short() && i == chosen() {
+		if i != std {
+			lengths = append(lengths, 1<<20-9, 1<<20+9, 1<<20+500, 1<<20+900, 2<<20+100, 16<<20+5)
+		}
+		if !testing.Short() && i == chosen() && i != std && size == 32 {
 			lengths = append(lengths, 256<<20+700)
 		}
-		buf := make([]byte, 0, lengths[len(lengths)-1]+16<<20)
+		buf := make([]byte, 0, lengths[len(lengths)-1]+Overhead)
 		for _, n := range lengths {
 			// Sealed by one and opened by the other in place: no second buffer.
 			b := buf[: n+Overhead : n+Overhead]
@@ -200,7 +212,7 @@ func TestOutputApartFromInput(t *testing.T) {
 		key := octets(size, 8)
 		a, want := mustAEAD(t, i, key), oracle(t, key)
 		nonce, aad, prefix := octets(NonceSize, 9), octets(5, 10), []byte("prefix")
-		for n := range 1200 {
+		for n := 0; n < 1200; n += stride(i) {
 			plain := octets(n, uint64(n))
 			kept := bytes.Clone(plain)
 			sealed := want.Seal(bytes.Clone(prefix), nonce, plain, aad)
@@ -250,7 +262,11 @@ func TestForgeriesAreRefusedAndWiped(t *testing.T) {
 			b[bit/8] ^= 1 << (bit % 8)
 			return b
 		}
-		for _, n := range []int{0, 1, 16, 40, 64, 65, 200, 256, 500, 512, 600, 1024, 1300, 2000} {
+		lengths := []int{0, 1, 16, 40, 64, 65, 200, 256, 500, 512, 600, 1024, 1300, 2000}
+		if i == std {
+			lengths = []int{0, 1, 40}
+		}
+		for _, n := range lengths {
 			sealed := want.Seal(nil, nonce, octets(n, 14), aad)
 			for bit := range 8 * Overhead {
 				refuse(fmt.Sprintf("%d octets, tag bit %d", n, bit), flip(sealed, 8*n+bit), nonce, aad)
@@ -287,7 +303,7 @@ func TestForgeryLeavesOutputApartWiped(t *testing.T) {
 		key := octets(size, 15)
 		a := mustAEAD(t, i, key)
 		nonce := octets(NonceSize, 16)
-		for n := range 1200 {
+		for n := 0; n < 1200; n += stride(i) {
 			forged := octets(n+Overhead, uint64(n))
 			dst := bytes.Repeat([]byte{1}, n+3)
 			if _, err := a.Open(dst[:1], nonce, forged, nil); !errors.Is(err, ErrOpen) {
@@ -360,9 +376,6 @@ func TestMisusePanics(t *testing.T) {
 }
 
 func TestTooLongIsRefused(t *testing.T) {
-	if unsafe.Sizeof(int(0)) < 8 {
-		return // no such length there
-	}
 	for _, i := range available() {
 		a := mustAEAD(t, i, octets(32, 20))
 		// Of so long a slice nothing but the length may be looked at.
@@ -371,7 +384,8 @@ func TestTooLongIsRefused(t *testing.T) {
 			p        *byte
 			len, cap int
 		})(unsafe.Pointer(&long))
-		header.len, header.cap = maxPlaintext+Overhead+1, maxPlaintext+Overhead+1
+		n := uint64(maxPlaintext + Overhead + 1)
+		header.len, header.cap = int(n), int(n)
 		nonce := make([]byte, NonceSize)
 		if !panics(func() { a.Seal(nil, nonce, long, nil) }) {
 			t.Error("Seal takes more than GCM may encrypt")

@@ -12,9 +12,9 @@ import (
 // The AVX2 kernels do with registers of two blocks and plain code what the
 // AVX-512 ones do with four and more care. A group is eight registers again.
 const (
-	pair      = 32
-	pairs     = 8
-	smallHalf = pairs * pair // octets of a group
+	pair     = 32
+	pairs    = 8
+	group256 = pairs * pair // octets of a group
 )
 
 // Vector registers of the AVX2 kernels:
@@ -57,33 +57,30 @@ func (k *kernel256) label() string {
 // behind them. It spoils n, from and t.
 func (k *kernel256) loadPartial(from, n reg.GPPhysical, y, t reg.VecPhysical) {
 	x := asX(y)
-	small, four, two, one, eight, done := k.label(), k.label(), k.label(), k.label(), k.label(), k.label()
-	_ = four
+	two, four, eight, sixteen, full, done := k.label(), k.label(), k.label(), k.label(), k.label(), k.label()
 	CMPQ(n, Imm(pair))
-	JE(LabelRef(done + "full"))
+	JE(LabelRef(full))
 	VPXOR(x, x, x)
 	// Backwards, so that what was read moves up.
 	step := func(bit uint64, next string, f func()) {
 		TESTQ(U32(uint32(bit)), n)
 		JZ(LabelRef(next))
 		SUBQ(Imm(bit), from)
-		if bit < 16 {
-			VPSLLDQ(Imm(bit), x, x)
-		}
+		VPSLLDQ(Imm(bit), x, x)
 		f()
 		Label(next)
 	}
 	ADDQ(n, from)
 	step(1, two, func() { VPINSRB(Imm(0), at(from, 0), x, x) })
-	step(2, one, func() { VPINSRW(Imm(0), at(from, 0), x, x) })
+	step(2, four, func() { VPINSRW(Imm(0), at(from, 0), x, x) })
 	step(4, eight, func() { VPINSRD(Imm(0), at(from, 0), x, x) })
-	step(8, small, func() { VPINSRQ(Imm(0), at(from, 0), x, x) })
+	step(8, sixteen, func() { VPINSRQ(Imm(0), at(from, 0), x, x) })
 	TESTQ(U32(16), n)
 	JZ(LabelRef(done))
 	VMOVDQU(at(from, -16), asX(t))
 	VINSERTI128(Imm(1), x, t, y)
 	JMP(LabelRef(done))
-	Label(done + "full")
+	Label(full)
 	VMOVDQU(at(from, 0), y)
 	Label(done)
 }
@@ -92,9 +89,9 @@ func (k *kernel256) loadPartial(from, n reg.GPPhysical, y, t reg.VecPhysical) {
 // It spoils n, to and y.
 func (k *kernel256) storePartial(y reg.VecPhysical, to, n reg.GPPhysical) {
 	x := asX(y)
-	small, two, one, eight, done := k.label(), k.label(), k.label(), k.label(), k.label()
+	eight, four, two, one, full, done := k.label(), k.label(), k.label(), k.label(), k.label(), k.label()
 	CMPQ(n, Imm(pair))
-	JE(LabelRef(done + "full"))
+	JE(LabelRef(full))
 	step := func(bit uint64, next string, f func()) {
 		TESTQ(U32(uint32(bit)), n)
 		JZ(LabelRef(next))
@@ -107,15 +104,15 @@ func (k *kernel256) storePartial(y reg.VecPhysical, to, n reg.GPPhysical) {
 		}
 		Label(next)
 	}
-	step(16, small, func() { VMOVDQU(x, at(to, 0)) })
-	step(8, eight, func() { VMOVQ(x, at(to, 0)) })
+	step(16, eight, func() { VMOVDQU(x, at(to, 0)) })
+	step(8, four, func() { VMOVQ(x, at(to, 0)) })
 	step(4, two, func() { VMOVD(x, at(to, 0)) })
 	step(2, one, func() { VPEXTRW(Imm(0), x, at(to, 0)) })
 	TESTQ(U32(1), n)
 	JZ(LabelRef(done))
 	VPEXTRB(Imm(0), x, at(to, 0))
 	JMP(LabelRef(done))
-	Label(done + "full")
+	Label(full)
 	VMOVDQU(y, at(to, 0))
 	Label(done)
 }
@@ -200,7 +197,7 @@ func (k *kernel256) aesRounds(n int, withMask bool) {
 func (k *kernel256) generate(name string) {
 	kernelText(name, k.open)
 	k.ctr = AllocLocal(pair)
-	powersOfGroup := at(key, powerEnd-smallHalf)
+	powersOfGroup := at(key, powerEnd-group256)
 
 	VMOVD(at(nonce, 0), mask2)
 	VPINSRD(Imm(1), at(nonce, 4), mask2, mask2)
@@ -241,7 +238,7 @@ func (k *kernel256) generate(name string) {
 	SHLQ(Imm(3), bits)
 	TESTQ(rest, rest)
 	JZ(LabelRef("last_0"))
-	CMPQ(rest, U32(smallHalf))
+	CMPQ(rest, U32(group256))
 	JBE(LabelRef("last"))
 
 	Label("loop")
@@ -259,10 +256,10 @@ func (k *kernel256) generate(name string) {
 		k.hashState(pairs, powersOfGroup)
 	}
 	k.reduce()
-	ADDQ(U32(smallHalf), src)
-	ADDQ(U32(smallHalf), dst)
-	SUBQ(U32(smallHalf), rest)
-	CMPQ(rest, U32(smallHalf))
+	ADDQ(U32(group256), src)
+	ADDQ(U32(group256), dst)
+	SUBQ(U32(group256), rest)
+	CMPQ(rest, U32(group256))
 	JA(LabelRef("loop"))
 
 	Label("last")

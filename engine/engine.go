@@ -25,6 +25,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/trestle-npamp/trestle/asm/aesgcm"
 	"github.com/trestle-npamp/trestle/crypto/handshake"
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine/assoc"
@@ -296,6 +297,7 @@ func New(cfg Config) (*Engine, error) {
 			Config:   loop.TLSConfig(nil, cfg.Curves),
 			Standard: cfg.StandardTLS,
 			Budget:   e.budget,
+			AESGCM:   aesgcm.New,
 		}
 	}
 	return e, nil
@@ -446,6 +448,7 @@ func (e *Engine) serverSecurity() (loop.Security, error) {
 		Server:   true,
 		Standard: e.cfg.StandardTLS,
 		Budget:   e.budget,
+		AESGCM:   aesgcm.New,
 	}, nil
 }
 

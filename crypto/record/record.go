@@ -16,7 +16,6 @@
 package record
 
 import (
-	"crypto/aes"
 	"crypto/cipher"
 	"errors"
 	"fmt"
@@ -25,6 +24,7 @@ import (
 
 	"golang.org/x/crypto/chacha20poly1305"
 
+	"github.com/trestle-npamp/trestle/asm/aesgcm"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/wipe"
@@ -63,13 +63,7 @@ var (
 func newAEAD(suite profiles.Suite, key []byte) (cipher.AEAD, error) {
 	switch suite {
 	case profiles.AES256GCM:
-		block, err := aes.NewCipher(key)
-		if err != nil {
-			return nil, err
-		}
-		// NewGCM copies the expanded key.
-		defer wipe.Object(block)
-		return cipher.NewGCM(block)
+		return aesgcm.New(key)
 	case profiles.ChaCha20Poly1305:
 		return chacha20poly1305.New(key)
 	}

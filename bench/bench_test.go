@@ -10,6 +10,8 @@ import (
 	"io"
 	"log/slog"
 	"os"
+	"path/filepath"
+	"reflect"
 	"strings"
 	"testing"
 	"time"
@@ -27,7 +29,7 @@ func TestMain(m *testing.M) {
 		var o Options
 		err := json.Unmarshal([]byte(text), &o)
 		if err == nil {
-			err = Serve(context.Background(), o, quiet, os.Stdin, os.Stdout)
+			err = Serve(context.Background(), o, quietly, os.Stdin, os.Stdout)
 		}
 		if err != nil {
 			fmt.Fprintln(os.Stderr, err)
@@ -39,17 +41,19 @@ func TestMain(m *testing.M) {
 	goleak.VerifyTestMain(m, goleak.IgnoreCurrent())
 }
 
-var quiet = slog.New(slog.DiscardHandler)
+var quietly = slog.New(slog.DiscardHandler)
 
-func small() Options {
-	o := Defaults()
-	o.Conns, o.InFlight, o.Size = 2, 4, 300
+func small(scenario string) Options {
+	o := Defaults(scenario)
+	o.Conns = min(o.Conns, 2)
+	o.InFlight = min(o.InFlight, 4)
 	o.Warmup, o.Duration = 50*time.Millisecond, 200*time.Millisecond
+	o.Quiet = 10 * time.Millisecond
 	return o
 }
 
 // startPeer runs Serve in a process of its own.
-func startPeer(t *testing.T, o Options) *Peer {
+func startPeer(t testing.TB, o Options) *Peer {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
@@ -60,11 +64,29 @@ func startPeer(t *testing.T, o Options) *Peer {
 		t.Fatal(err)
 	}
 	t.Setenv(asPeer, string(text))
-	p, err := StartPeer(t.Context(), io.Discard, self)
+	p, err := StartPeer(context.Background(), io.Discard, self)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return p
+}
+
+func measured(t testing.TB, o Options, progress io.Writer) *Report {
+	t.Helper()
+	p := startPeer(t, o)
+	target, err := Engine(o, quietly, p.Hello)
+	if err != nil {
+		t.Fatal(errors.Join(err, p.Close()))
+	}
+	r, err := Measure(context.Background(), o, target, p, progress)
+	if err := errors.Join(err, p.Close()); err != nil {
+		t.Fatal(err)
+	}
+	return r
+}
+
+func ordered(l Latency) bool {
+	return l.P50 > 0 && l.P50 <= l.P90 && l.P90 <= l.P99 && l.P99 <= l.P999 && l.P999 <= l.Max
 }
 
 func TestUnaryMeasuresEveryClassWithEveryClient(t *testing.T) {
@@ -72,24 +94,20 @@ func TestUnaryMeasuresEveryClassWithEveryClient(t *testing.T) {
 		for _, client := range Clients {
 			transport := Transports[i%len(Transports)]
 			t.Run(class+"/"+client+"/"+transport, func(t *testing.T) {
-				o := small()
+				o := small(Unary)
 				o.Class, o.Client, o.Transport = class, client, transport
-				p := startPeer(t, o)
 				var progress bytes.Buffer
-				r, err := Unary(t.Context(), o, quiet, p.Hello, p.Usage, &progress)
-				if err := errors.Join(err, p.Close()); err != nil {
-					t.Fatal(err)
+				r := measured(t, o, &progress)
+				if r.Requests == 0 || r.Errors != 0 || r.Rate <= 0 || r.Elapsed < o.Duration || r.Shape != client {
+					t.Errorf("%d requests, %d errors, %v/s in %v, %s client", r.Requests, r.Errors, r.Rate, r.Elapsed, r.Shape)
 				}
-				if r.Requests == 0 || r.Errors != 0 || r.Rate <= 0 || r.Elapsed < o.Duration {
-					t.Errorf("%d requests, %d errors, %v/s in %v", r.Requests, r.Errors, r.Rate, r.Elapsed)
-				}
-				if l := r.Latency; l.P50 <= 0 || l.P50 > l.P90 || l.P90 > l.P99 || l.P99 > l.P999 || l.P999 > l.Max {
-					t.Errorf("quantiles out of order: %+v", l)
+				if !ordered(r.Latency) || len(r.Distribution) == 0 {
+					t.Errorf("latency %+v, distribution %v", r.Latency, r.Distribution)
 				}
 				if r.Server.CPU <= 0 || r.Client.CPU <= 0 || r.Server.Total.Handled < r.Requests/2 {
 					t.Errorf("server %+v, client %+v for %d requests", r.Server, r.Client, r.Requests)
 				}
-				if !strings.Contains(progress.String(), "2 associations stand") {
+				if !strings.Contains(progress.String(), "2 connections") {
 					t.Errorf("progress: %q", progress.String())
 				}
 			})
@@ -99,31 +117,202 @@ func TestUnaryMeasuresEveryClassWithEveryClient(t *testing.T) {
 
 // The steady state of a server allocates nothing for a request: what it does
 // allocate is for the measurement itself and does not grow with the requests.
-// What an outer TLS allocates is crypto/tls' own affair.
 func TestServerAllocatesNothingForARequest(t *testing.T) {
 	if buildAllocates {
 		return
 	}
-	o := small()
+	o := small(Unary)
 	o.Transport = "tcp"
 	o.Warmup, o.Duration = 300*time.Millisecond, time.Second
-	p := startPeer(t, o)
-	r, err := Unary(t.Context(), o, quiet, p.Hello, p.Usage, io.Discard)
-	if err := errors.Join(err, p.Close()); err != nil {
-		t.Fatal(err)
-	}
+	r := measured(t, o, io.Discard)
 	if r.Server.Total.Handled > 5000 && r.Server.Allocs > 0.1 {
 		t.Errorf("%v allocations for each of %d requests", r.Server.Allocs, r.Server.Total.Handled)
 	}
 }
 
-func TestUnaryReportsAServerThatIsNotThere(t *testing.T) {
-	o := small()
+// In an open loop everything that was due in the measured time is accounted for,
+// whether it left late or never.
+func TestOpenLoopAccountsForItsWholeSchedule(t *testing.T) {
+	for _, client := range Clients {
+		for _, rate := range []float64{500, 1e7} {
+			t.Run(fmt.Sprintf("%s/%.0f", client, rate), func(t *testing.T) {
+				o := small(Unary)
+				o.Transport, o.Client, o.Rate, o.Warmup = "tcp", client, rate, 0
+				r := measured(t, o, io.Discard)
+				due := uint64(rate * o.Duration.Seconds())
+				if all := r.Requests + r.Errors + r.Unsent; all < due-1 || all > due+1 {
+					t.Errorf("%d answered, %d failed, %d unsent; %d were due", r.Requests, r.Errors, r.Unsent, due)
+				}
+				if over := rate > 1e6; over != (r.Unsent > 0) {
+					t.Errorf("%d unsent", r.Unsent)
+				} else if over && r.Latency.Max < o.Duration {
+					t.Errorf("the slowest took %v, but some were never sent", r.Latency.Max)
+				}
+			})
+		}
+	}
+}
+
+// What is slow delays what comes after it, and the schedule shows that: a closed
+// loop would have left it out.
+func TestOpenLoopCountsFromWhenARequestShouldHaveStarted(t *testing.T) {
+	const stall = 50 * time.Millisecond
+	o := small(Unary)
+	o.Conns, o.InFlight, o.Client = 1, 1, Blocking
+	o.Rate, o.Warmup, o.Duration = 1000, 0, 200*time.Millisecond
+	l, err := NewLoad(t.Context(), o, &slowTarget{stall: stall})
+	if err != nil {
+		t.Fatal(err)
+	}
+	s, err := l.Run(t.Context(), noServer{}, io.Discard)
+	if err := errors.Join(err, l.Close()); err != nil {
+		t.Fatal(err)
+	}
+	// The first request takes the stall, and the 50 behind it a millisecond less
+	// each; a quarter of all.
+	if q := s.Main.Latency(); q.P90 < stall/4 || q.Max < stall {
+		t.Errorf("%+v", q)
+	}
+}
+
+// slowTarget answers its first request late.
+type slowTarget struct {
+	stall time.Duration
+	calls int
+}
+
+func (t *slowTarget) Dial(context.Context) (Conn, error) { return t, nil }
+func (t *slowTarget) Close() error                       { return nil }
+func (t *slowTarget) Call(ctx context.Context, _ Message) error {
+	if t.calls++; t.calls == 1 {
+		return pause(ctx, t.stall)
+	}
+	return nil
+}
+
+type noServer struct{}
+
+func (noServer) Usage() (Usage, error)  { return Usage{}, nil }
+func (noServer) Settle() (Usage, error) { return Usage{}, nil }
+
+func TestMixedTellsSmallRequestsFromLargeOnes(t *testing.T) {
+	o := small(Mixed)
+	o.LargeSize = 100_000
+	r := measured(t, o, io.Discard)
+	if r.Requests == 0 || r.Errors != 0 || r.Beside == nil || r.Beside.Requests == 0 || r.Beside.Errors != 0 || r.Beside.Name != "large requests" {
+		t.Errorf("%d requests, %d errors, beside %+v", r.Requests, r.Errors, r.Beside)
+	}
+}
+
+func TestHandshakesAreCountedAndTimed(t *testing.T) {
+	for _, transport := range Transports {
+		o := small(Handshake)
+		o.Transport = transport
+		r := measured(t, o, io.Discard)
+		if r.Requests == 0 || r.Errors != 0 || !ordered(r.Latency) || r.Server.Total.Handled == 0 || r.Server.CPU < 50 {
+			t.Errorf("%s: %d handshakes, %d errors, %+v, server %+v", transport, r.Requests, r.Errors, r.Latency, r.Server)
+		}
+	}
+}
+
+func TestIdleReadsMemoryBeforeAndAfterABurst(t *testing.T) {
+	o := small(Idle)
+	o.Conns, o.Burst, o.LargeSize = 50, 3, 5<<20 // over the usual limit of a frame
+	r := measured(t, o, io.Discard)
+	m := r.Memory
+	if m == nil || m.Connections != 50 {
+		t.Fatalf("%+v", m)
+	}
+	if _, err := os.Stat("/proc/self/statm"); err == nil && (m.SettledBefore <= 0 || m.Base < 1024) {
+		t.Errorf("%+v", m)
+	}
+	if text := fmt.Sprint(r.Rows()); !strings.Contains(text, "KiB a connection before the burst") {
+		t.Errorf("%s", text)
+	}
+}
+
+// L12: notifications travel in batches, and a lone message doesn't wait for one.
+func TestNotificationsShareWritesAndALoneMessageLeavesAtOnce(t *testing.T) {
+	o := small(Notify)
+	o.Transport, o.Count = "tcp", 50_000
+	r := measured(t, o, io.Discard)
+	if r.Requests != uint64(o.Count) || r.Errors != 0 {
+		t.Errorf("%d of %d arrived", r.Requests, o.Count)
+	}
+	if w := r.Client.Total.Writes; w > uint64(o.Count)/10 {
+		t.Errorf("%d writes for %d notifications", w, o.Count)
+	}
+	// On a busy machine anything can take long, but not the fastest half.
+	if b := r.Beside; b.Requests != lone || b.Errors != 0 || b.Latency.P50 > loneRest {
+		t.Errorf("lone requests: %+v", b)
+	}
+}
+
+// BenchmarkNotifications is L12 in full: 1,000,000 notifications of 60 octets on
+// one association. It reports how many writes each cost, and how long a lone
+// request takes afterwards.
+func BenchmarkNotifications(b *testing.B) {
+	for _, transport := range Transports {
+		b.Run(transport, func(b *testing.B) {
+			for b.Loop() {
+				o := Defaults(Notify)
+				o.Transport = transport
+				r := measured(b, o, io.Discard)
+				if r.Requests != uint64(o.Count) {
+					b.Fatalf("%d of %d arrived", r.Requests, o.Count)
+				}
+				b.ReportMetric(r.Rate, "notifications/s")
+				b.ReportMetric(r.Client.Writes, "writes/notification")
+				b.ReportMetric(r.Server.CPU*1000, "server-ns/notification")
+				b.ReportMetric(float64(r.Beside.Latency.P50.Nanoseconds()), "lone-p50-ns")
+				b.ReportMetric(float64(r.Beside.Latency.P99.Nanoseconds()), "lone-p99-ns")
+			}
+		})
+	}
+}
+
+func TestALoadCanRunAgain(t *testing.T) {
+	o := small(Unary)
+	p := startPeer(t, o)
+	target, err := Engine(o, quietly, p.Hello)
+	if err != nil {
+		t.Fatal(err)
+	}
+	l, err := NewLoad(t.Context(), o, target)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var sum Sample
+	for range 3 {
+		s, err := l.Run(t.Context(), p, io.Discard)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if s.Main.Good == 0 || s.Main.Bad != 0 {
+			t.Errorf("%d good, %d bad", s.Main.Good, s.Main.Bad)
+		}
+		sum.Add(s)
+	}
+	if sum.Elapsed < 3*o.Duration || sum.Rate() <= 0 || sum.Server.Handled == 0 || !ordered(sum.Main.Latency()) {
+		t.Errorf("together %v, %v/s, %+v", sum.Elapsed, sum.Rate(), sum.Server)
+	}
+	if err := errors.Join(l.Close(), p.Close()); err != nil {
+		t.Error(err)
+	}
+}
+
+func TestAServerThatIsNotThereIsReported(t *testing.T) {
+	o := small(Unary)
 	p := startPeer(t, o)
 	other := startPeer(t, o)
-	hello := Hello{Addr: p.Addr, Key: other.Key}
-	if _, err := Unary(t.Context(), o, quiet, hello, p.Usage, io.Discard); err == nil {
-		t.Error("a server with another key was measured")
+	for _, hello := range []Hello{{Addr: p.Addr, Key: other.Key}, {Addr: "127.0.0.1:1", Key: p.Key}} {
+		target, err := Engine(o, quietly, hello)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if _, err := Measure(t.Context(), o, target, p, io.Discard); err == nil {
+			t.Errorf("%+v was measured", hello)
+		}
 	}
 	if err := errors.Join(p.Close(), other.Close()); err != nil {
 		t.Fatal(err)
@@ -131,29 +320,37 @@ func TestUnaryReportsAServerThatIsNotThere(t *testing.T) {
 	if _, err := p.Usage(); !errors.Is(err, ErrPeer) {
 		t.Errorf("usage of an ended process: %v", err)
 	}
-	if _, err := Unary(t.Context(), o, quiet, p.Hello, p.Usage, io.Discard); err == nil {
-		t.Error("an ended server was measured")
+	if _, err := Engine(o, quietly, Hello{Addr: p.Addr, Key: "no key"}); err == nil {
+		t.Error("a key that is none was taken")
 	}
 }
 
-func TestUnaryEndsWithItsContext(t *testing.T) {
-	o := small()
-	o.Duration = time.Hour
-	p := startPeer(t, o)
-	ctx, cancel := context.WithCancel(t.Context())
-	// The first line of progress says that the load is about to begin.
-	r, w := io.Pipe()
-	go func() {
-		bufio.NewReader(r).ReadString('\n')
-		cancel()
-		io.Copy(io.Discard, r)
-	}()
-	if _, err := Unary(ctx, o, quiet, p.Hello, p.Usage, w); !errors.Is(err, context.Canceled) {
-		t.Errorf("ended with %v", err)
-	}
-	w.Close()
-	if err := p.Close(); err != nil {
-		t.Error(err)
+func TestMeasureEndsWithItsContext(t *testing.T) {
+	for _, scenario := range []string{Unary, Handshake} {
+		for _, client := range Clients {
+			o := small(scenario)
+			o.Duration, o.Client = time.Hour, client
+			p := startPeer(t, o)
+			target, err := Engine(o, quietly, p.Hello)
+			if err != nil {
+				t.Fatal(err)
+			}
+			ctx, cancel := context.WithCancel(t.Context())
+			// The first line of progress says that the load is about to begin.
+			r, w := io.Pipe()
+			go func() {
+				_, _ = bufio.NewReader(r).ReadString('\n')
+				cancel()
+				_, _ = io.Copy(io.Discard, r)
+			}()
+			if _, err := Measure(ctx, o, target, p, w); !errors.Is(err, context.Canceled) {
+				t.Errorf("%s, %s: ended with %v", scenario, client, err)
+			}
+			w.Close()
+			if err := p.Close(); err != nil {
+				t.Error(err)
+			}
+		}
 	}
 }
 
@@ -166,66 +363,102 @@ func TestStartPeerReportsAProgramThatIsNoServer(t *testing.T) {
 	}
 }
 
-func TestControlAnswersUsageAndRefusesTheRest(t *testing.T) {
+func TestControlAnswersItsCommandsAndRefusesTheRest(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "cpu.pprof")
+	in := "usage\nusage\nsettle\nprofile " + file + "\nprofile\n"
 	var out bytes.Buffer
-	err := control(t.Context(), strings.NewReader("usage\nusage\n"), &out, Hello{Addr: "a", Key: "k"}, func() uint64 { return 7 })
+	err := Control(t.Context(), strings.NewReader(in), &out, Hello{Addr: "a", Key: "k"}, func() uint64 { return 7 })
 	if err != nil {
 		t.Fatal(err)
 	}
 	d := json.NewDecoder(&out)
 	var hello Hello
-	var first, second Usage
-	if err := errors.Join(d.Decode(&hello), d.Decode(&first), d.Decode(&second)); err != nil {
+	var first, second, settled Usage
+	if err := errors.Join(d.Decode(&hello), d.Decode(&first), d.Decode(&second), d.Decode(&settled)); err != nil {
 		t.Fatal(err)
 	}
-	if hello != (Hello{"a", "k"}) || first.Handled != 7 || first.CPU() <= 0 || second.CPU() < first.CPU() || second.Allocs < first.Allocs {
-		t.Errorf("%+v %+v %+v", hello, first, second)
+	if hello != (Hello{"a", "k"}) || first.Handled != 7 || first.CPU() <= 0 || second.CPU() < first.CPU() || second.Allocs < first.Allocs || settled.Cycles <= first.Cycles {
+		t.Errorf("%+v %+v %+v %+v", hello, first, second, settled)
 	}
-	if err := control(t.Context(), strings.NewReader("reboot\n"), io.Discard, Hello{}, nil); err == nil {
+	if s, err := os.Stat(file); err != nil || s.Size() == 0 {
+		t.Errorf("profile: %v, %v", s, err)
+	}
+	if err := Control(t.Context(), strings.NewReader("reboot\n"), io.Discard, Hello{}, nil); err == nil {
 		t.Error("an unknown command was taken")
 	}
 }
 
 func TestOptionsThatCanNotBeMeasured(t *testing.T) {
 	for name, change := range map[string]func(*Options){
-		"no associations":   func(o *Options) { o.Conns = 0 },
-		"too many":          func(o *Options) { o.Conns = maxConns + 1 },
-		"nothing in flight": func(o *Options) { o.InFlight = 0 },
-		"over the limit":    func(o *Options) { o.InFlight = maxInFlight + 1 },
-		"negative size":     func(o *Options) { o.Size = -1 },
-		"too large":         func(o *Options) { o.Size = maxSize + 1 },
-		"no time":           func(o *Options) { o.Duration = 0 },
-		"negative warmup":   func(o *Options) { o.Warmup = -1 },
-		"unknown class":     func(o *Options) { o.Class = "xml" },
-		"unknown client":    func(o *Options) { o.Client = "fax" },
-		"unknown transport": func(o *Options) { o.Transport = "rdma" },
-		"too short":         func(o *Options) { o.Class, o.Size = "jsonrpc", 10 },
-		"negative loops":    func(o *Options) { o.ServerLoops = -1 },
+		"no associations":    func(o *Options) { o.Conns = 0 },
+		"too many":           func(o *Options) { o.Conns = maxConns + 1 },
+		"nothing in flight":  func(o *Options) { o.InFlight = 0 },
+		"over the limit":     func(o *Options) { o.InFlight = maxInFlight + 1 },
+		"both over it":       func(o *Options) { o.InFlight, o.LargeInFlight = maxInFlight/2+1, maxInFlight/2 },
+		"negative size":      func(o *Options) { o.Size = -1 },
+		"too large":          func(o *Options) { o.Size = maxSize + 1 },
+		"no time":            func(o *Options) { o.Duration = 0 },
+		"negative warmup":    func(o *Options) { o.Warmup = -1 },
+		"negative quiet":     func(o *Options) { o.Quiet = -1 },
+		"negative rate":      func(o *Options) { o.Rate = -1 },
+		"unknown class":      func(o *Options) { o.Class = "xml" },
+		"unknown client":     func(o *Options) { o.Client = "fax" },
+		"unknown transport":  func(o *Options) { o.Transport = "rdma" },
+		"unknown scenario":   func(o *Options) { o.Scenario = "chaos" },
+		"too short":          func(o *Options) { o.Class, o.Size = "jsonrpc", 10 },
+		"negative loops":     func(o *Options) { o.ServerLoops = -1 },
+		"no large messages":  func(o *Options) { *o = Defaults(Mixed); o.LargeInFlight = 0 },
+		"no streams":         func(o *Options) { *o = Defaults(Stream); o.Streams = 0 },
+		"no events":          func(o *Options) { *o = Defaults(Stream); o.Events = 0 },
+		"events too short":   func(o *Options) { *o = Defaults(Stream); o.Size = stampLen - 1 },
+		"streams by rate":    func(o *Options) { *o = Defaults(Stream); o.Rate = 1 },
+		"nothing to notify":  func(o *Options) { *o = Defaults(Notify); o.Count = 0 },
+		"jsonrpc by streams": func(o *Options) { *o = Defaults(Stream); o.Class, o.Size = JSONRPC, 4096 },
 	} {
-		o := Defaults()
+		o := Defaults(Unary)
 		change(&o)
 		if err := o.Validate(); !errors.Is(err, ErrOptions) {
 			t.Errorf("%s: %v", name, err)
 		}
-		if _, err := Unary(t.Context(), o, quiet, Hello{}, nil, io.Discard); !errors.Is(err, ErrOptions) {
+		if _, err := Engine(o, quietly, Hello{}); !errors.Is(err, ErrOptions) {
+			t.Errorf("%s: reached: %v", name, err)
+		}
+		if _, err := Measure(t.Context(), o, &slowTarget{}, noServer{}, io.Discard); !errors.Is(err, ErrOptions) {
 			t.Errorf("%s: measured: %v", name, err)
 		}
+		if err := Serve(t.Context(), o, quietly, strings.NewReader(""), io.Discard); !errors.Is(err, ErrOptions) {
+			t.Errorf("%s: served: %v", name, err)
+		}
 	}
-	o := Defaults()
-	if err := o.Validate(); err != nil {
-		t.Errorf("the defaults: %v", err)
+	for _, s := range Scenarios {
+		o := Defaults(s)
+		if err := o.Validate(); err != nil {
+			t.Errorf("the defaults of %s: %v", s, err)
+		}
+	}
+}
+
+// A client that lacks what a scenario needs is told so.
+func TestScenariosThatAClientDoesNotHave(t *testing.T) {
+	for _, s := range []string{Stream, Fanout, Notify} {
+		if _, err := Measure(t.Context(), small(s), &slowTarget{}, noServer{}, io.Discard); !errors.Is(err, ErrOptions) {
+			t.Errorf("%s: %v", s, err)
+		}
 	}
 }
 
 func TestMessagesHaveTheSizeAskedForAndAreWhatTheyClaim(t *testing.T) {
 	for _, size := range []int{512, 1 << 16} {
-		o := Defaults()
-		o.Size = size
-		if call, reply := o.call(); len(call.Foreign) != size || len(reply) != size {
+		o := Defaults(Unary)
+		o.Size, o.LargeSize = size, 2*size
+		if call, reply := o.call(Plain); len(call.Foreign) != size || len(reply) != size {
 			t.Errorf("opaque: %d and %d octets, want %d", len(call.Foreign), len(reply), size)
 		}
-		o.Class = "jsonrpc"
-		call, reply := o.call()
+		if call, reply := o.call(Large); len(call.Foreign) != 2*size || len(reply) != 2*size {
+			t.Errorf("large: %d and %d octets, want %d", len(call.Foreign), len(reply), 2*size)
+		}
+		o.Class = JSONRPC
+		call, reply := o.call(Plain)
 		if len(call.Foreign) != size || len(reply) != size {
 			t.Errorf("jsonrpc: %d and %d octets, want %d", len(call.Foreign), len(reply), size)
 		}
@@ -239,12 +472,38 @@ func TestMessagesHaveTheSizeAskedForAndAreWhatTheyClaim(t *testing.T) {
 	}
 }
 
+func TestEventsBearTheTimeNowAndThen(t *testing.T) {
+	o := Defaults(Stream)
+	o.Events = 3 * Stamping
+	f := NewFeed(&o)
+	events, stamps := 0, 0
+	for e := f.Next(); e != nil; e = f.Next() {
+		events++
+		if len(e) != o.Size {
+			t.Fatalf("an event of %d octets", len(e))
+		}
+		if at, ok := Stamp(e); ok {
+			stamps++
+			if d := time.Since(at); d < 0 || d > time.Minute {
+				t.Errorf("made %v ago", d)
+			}
+		}
+	}
+	if events != o.Events || stamps != 3 {
+		t.Errorf("%d events, %d with the time", events, stamps)
+	}
+	if _, ok := Stamp(make([]byte, stampLen-1)); ok {
+		t.Error("a time in too few octets")
+	}
+}
+
 func TestSamplingCountsNothingOfItsOwn(t *testing.T) {
 	s := newSampler()
+	defer s.close()
 	if _, err := s.read(); err != nil {
 		t.Fatal(err)
 	}
-	if n := testing.AllocsPerRun(100, func() { s.read() }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { _, _ = s.read() }); n != 0 {
 		t.Errorf("%v allocations a sample", n)
 	}
 	before, _ := s.read()
@@ -257,39 +516,94 @@ func TestSamplingCountsNothingOfItsOwn(t *testing.T) {
 	if d := after.Sub(before); d.Octets < 900*2048 || d.Allocs < 900 {
 		t.Errorf("%d objects of %d octets made %+v", len(hold), len(hold[0]), d)
 	}
+	if _, err := os.Stat("/proc/self/io"); err != nil {
+		return
+	}
+	f, err := os.CreateTemp(t.TempDir(), "")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	before, _ = s.read()
+	for range 10 {
+		_, _ = f.Write([]byte("x"))
+	}
+	after, _ = s.read()
+	if d := after.Sub(before); d.Writes != 10 || after.Resident < 1<<20 {
+		t.Errorf("10 writes made %+v, %d octets resident", d, after.Resident)
+	}
 }
 
-func TestQuantilesOverSeveralAssociations(t *testing.T) {
-	all := []latencies{newLatencies(), newLatencies()}
-	for i := 1; i <= 1000; i++ {
-		all[i%2].record(time.Duration(i) * time.Millisecond)
+func TestDifferencesAddUp(t *testing.T) {
+	a := Usage{User: 3, System: 5, Allocs: 7, Octets: 11, Cycles: 13, Reads: 17, Writes: 19, Switches: 23, Handled: 29, Resident: 31}
+	v := reflect.ValueOf(a)
+	for i := range v.NumField() {
+		if v.Field(i).IsZero() {
+			t.Fatalf("%s has no value here", v.Type().Field(i).Name)
+		}
 	}
-	all[0].record(-time.Second) // clamped, not lost
-	all[1].record(time.Hour)
-	l := merged(all)
+	if back := a.Add(a).Sub(a); back != a {
+		t.Errorf("%+v became %+v", a, back)
+	}
+}
+
+func TestQuantilesOverSeveralTallies(t *testing.T) {
+	var sum Part
+	for i := range 2 {
+		n := newTally()
+		for ms := 1 + i; ms <= 1000; ms += 2 {
+			n.takes(time.Duration(ms) * time.Millisecond)
+		}
+		if i == 0 {
+			n.takes(-time.Second) // clamped, not lost
+		} else {
+			n.takes(time.Hour)
+		}
+		n.fails()
+		n.drain(&sum)
+		n.drain(&sum) // has nothing more
+	}
 	near := func(got, want time.Duration) bool { return got > want*98/100 && got < want*102/100 }
+	l := sum.Latency()
 	if !near(l.P50, 500*time.Millisecond) || !near(l.P90, 900*time.Millisecond) || !near(l.P99, 990*time.Millisecond) || !near(l.Max, 2*time.Minute) {
 		t.Errorf("%+v", l)
+	}
+	if sum.Good != 1002 || sum.Bad != 2 {
+		t.Errorf("%d good, %d bad", sum.Good, sum.Bad)
+	}
+	d := sum.Distribution()
+	for i, q := range d {
+		if i > 0 && (q.Share <= d[i-1].Share || q.Time <= d[i-1].Time) {
+			t.Fatalf("not a distribution: %v", d)
+		}
+	}
+	if n := len(d); n < 20 || d[n-1].Share != 1 || !near(d[n-1].Time, 2*time.Minute) {
+		t.Errorf("%v", d)
 	}
 }
 
 func TestReportForPeopleAndPrograms(t *testing.T) {
 	r := &Report{
-		Options: Defaults(), Machine: Machine{CPU: "cpu", CPUs: 2, System: "linux/amd64", Go: "go1"},
-		Elapsed: 10 * time.Second, Requests: 1000000, Errors: 3, Rate: 100000,
-		Latency: Latency{P50: 123456, P90: 2345678, P99: 3456789012, P999: 4e9, Max: 5e9},
-		Server:  costOf(Usage{User: 2 * time.Second, System: time.Second, Allocs: 500, Octets: 1e6, Handled: 1e6}, 1e6),
+		Options: Defaults(Unary), Shape: Callback, Machine: Machine{CPU: "cpu", CPUs: 2, System: "linux/amd64", Go: "go1"},
+		Elapsed: 10 * time.Second, Requests: 1000000, Errors: 3, Unsent: 4, Rate: 100000,
+		Latency:      Latency{P50: 123456, P90: 2345678, P99: 3456789012, P999: 4e9, Max: 5e9},
+		Server:       CostOf(Usage{User: 2 * time.Second, System: time.Second, Allocs: 500, Octets: 1e6, Reads: 1e5, Writes: 2e5, Handled: 1e6}, 1e6),
+		Beside:       &Beside{Name: "others", Requests: 5},
+		Distribution: []Quantile{{0.5, 1}, {1, 2}},
+		Series:       []Point{{1, 2}},
 	}
 	var table bytes.Buffer
 	if err := r.WriteTable(&table); err != nil {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"opaque, 64 associations x 16 in flight, 512 octets, callback over tls\n",
+		"unary: 64 connections x 16 in flight, 512 octets, closed loop; callback client over tls; loops: server one a processor, client one a processor\n",
 		"1000000 in 10s, 3 errors\n",
 		"100000 requests/s\n",
+		"4 requests of the schedule\n",
 		"p50 123µs  p90 2.35ms  p99 3.46s  p99.9 4s  max 5s\n",
-		"3.00 us CPU/request (1.00 in the kernel), 0.0005 allocs/request, 1 octets/request\n",
+		"others    5, 0 errors",
+		"3.00 us CPU/request (1.00 in the kernel), 0.0005 allocs, 1 octets, 0.1 reads, 0.2 writes, 0 waits\n",
 	} {
 		if !strings.Contains(table.String(), want) {
 			t.Errorf("no %q in\n%s", want, table.String())
@@ -300,10 +614,16 @@ func TestReportForPeopleAndPrograms(t *testing.T) {
 		t.Fatal(err)
 	}
 	var back Report
-	if err := json.Unmarshal(text.Bytes(), &back); err != nil || back != *r {
+	if err := json.Unmarshal(text.Bytes(), &back); err != nil || !reflect.DeepEqual(&back, r) {
 		t.Errorf("%v, %+v came back as %+v", err, r, back)
 	}
-	if c := costOf(Usage{User: 1}, 0); c.CPU != 0 {
+	if c := CostOf(Usage{User: 1}, 0); c.CPU != 0 {
 		t.Errorf("a cost without requests: %+v", c)
+	}
+	for _, s := range Scenarios {
+		o := Defaults(s)
+		if o.Load() == "" || nouns[s] == "" {
+			t.Errorf("no words for %s", s)
+		}
 	}
 }

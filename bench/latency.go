@@ -1,6 +1,8 @@
 package bench
 
 import (
+	"encoding/binary"
+	"sync"
 	"time"
 
 	"github.com/HdrHistogram/hdrhistogram-go"
@@ -28,6 +30,10 @@ func (l latencies) record(d time.Duration) {
 	_ = l.h.RecordValue(min(max(int64(d), lowestLatency), highestLatency))
 }
 
+func (l latencies) add(from latencies) { l.h.Merge(from.h) }
+
+func (l latencies) empty() bool { return l.h.TotalCount() == 0 }
+
 // Latency are quantiles of how long requests took from before the call until
 // their reply was in hand, to 1 %.
 type Latency struct {
@@ -38,17 +44,79 @@ type Latency struct {
 	Max  time.Duration `json:"max_ns"`
 }
 
-// merged gives the quantiles over several histograms.
-func merged(all []latencies) Latency {
-	sum := newLatencies().h
-	for _, l := range all {
-		sum.Merge(l.h)
-	}
-	return Latency{
-		P50:  time.Duration(sum.ValueAtPercentile(50)),
-		P90:  time.Duration(sum.ValueAtPercentile(90)),
-		P99:  time.Duration(sum.ValueAtPercentile(99)),
-		P999: time.Duration(sum.ValueAtPercentile(99.9)),
-		Max:  time.Duration(sum.Max()),
-	}
+func (l latencies) quantiles() Latency {
+	at := func(p float64) time.Duration { return time.Duration(l.h.ValueAtPercentile(p)) }
+	return Latency{P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), Max: time.Duration(l.h.Max())}
 }
+
+// Quantile says that a share of all requests took no longer than a time.
+type Quantile struct {
+	Share float64       `json:"share"`
+	Time  time.Duration `json:"ns"`
+}
+
+// distribution gives enough quantiles to draw a line through.
+func (l latencies) distribution() []Quantile {
+	if l.empty() {
+		return nil
+	}
+	var all []Quantile
+	for _, b := range l.h.CumulativeDistributionWithTicks(10) {
+		q := Quantile{b.Quantile / 100, time.Duration(b.ValueAt)}
+		if n := len(all); n > 0 && all[n-1].Time == q.Time {
+			all[n-1] = q
+			continue
+		}
+		all = append(all, q)
+	}
+	return all
+}
+
+// tally counts what was measured in one place. The lock is next to never
+// contended: with callbacks only a connection's loop takes it.
+type tally struct {
+	mu sync.Mutex
+	latencies
+	good, bad uint64
+	_         [64]byte // tallies of two loops don't share a cache line
+}
+
+func newTally() *tally { return &tally{latencies: newLatencies()} }
+
+// fails counts something that ended otherwise than it should.
+func (t *tally) fails() {
+	t.mu.Lock()
+	t.bad++
+	t.mu.Unlock()
+}
+
+// takes counts something that took so long.
+func (t *tally) takes(d time.Duration) {
+	t.mu.Lock()
+	t.record(d)
+	t.good++
+	t.mu.Unlock()
+}
+
+// counts counts one of those whose time nobody measured.
+func (t *tally) counts() {
+	t.mu.Lock()
+	t.good++
+	t.mu.Unlock()
+}
+
+// drain moves what was counted into sum.
+func (t *tally) drain(sum *Part) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	sum.Good += t.good
+	sum.Bad += t.bad
+	sum.times().add(t.latencies)
+	t.good, t.bad = 0, 0
+	t.h.Reset()
+}
+
+// The clock in an event; see Stamped.
+const stampLen = 8
+
+var order = binary.BigEndian

@@ -15,35 +15,78 @@ import (
 // Report is the result of one run.
 type Report struct {
 	Options Options `json:"options"`
+	// Shape is the client's; see Load.Shape.
+	Shape   string  `json:"client_shape"`
 	Machine Machine `json:"machine"`
 
 	// Elapsed is how long the measured part took, without warming up.
-	Elapsed  time.Duration `json:"elapsed_ns"`
-	Requests uint64        `json:"requests"` // answered as they should be
-	Errors   uint64        `json:"errors"`   // ended otherwise
-	Rate     float64       `json:"requests_per_second"`
-	Latency  Latency       `json:"latency"`
+	Elapsed time.Duration `json:"elapsed_ns"`
+	// Requests, or events, deliveries, notifications or handshakes, that went as
+	// they should, and Errors that did not.
+	Requests uint64 `json:"requests"`
+	Errors   uint64 `json:"errors"`
+	// Unsent is how many requests of an open loop never left; see Sample.
+	Unsent  uint64  `json:"unsent,omitempty"`
+	Rate    float64 `json:"per_second"`
+	Latency Latency `json:"latency"`
+	// Beside is what the scenario has besides, nil where it has nothing.
+	Beside *Beside `json:"beside,omitempty"`
+	Memory *Memory `json:"memory,omitempty"` // with Idle
 
 	Server Cost `json:"server"`
 	Client Cost `json:"client"`
+
+	Distribution []Quantile `json:"distribution,omitempty"`
+	Series       []Point    `json:"rate_over_time,omitempty"`
 }
 
-// Cost is what one side used for each request that the server answered.
+// Beside are the requests of a scenario that are not what it is about.
+type Beside struct {
+	Name     string  `json:"name"`
+	Requests uint64  `json:"requests"`
+	Errors   uint64  `json:"errors"`
+	Rate     float64 `json:"per_second"`
+	Latency  Latency `json:"latency"`
+}
+
+// Memory is what a server process held for each idle connection, in KiB of
+// resident memory, beyond what it held without connections.
+type Memory struct {
+	Connections int `json:"connections"`
+	// Before and After the burst, as it was; and Settled, when the server had been
+	// told to collect its garbage and to give unused memory back.
+	Before        float64 `json:"before_kib"`
+	SettledBefore float64 `json:"settled_before_kib"`
+	After         float64 `json:"after_kib"`
+	SettledAfter  float64 `json:"settled_after_kib"`
+	// Base is what the process held without connections, in KiB.
+	Base float64 `json:"base_kib"`
+}
+
+// Cost is what one side used for each request, or event, or whatever else the
+// scenario counts.
 type Cost struct {
-	CPU    float64 `json:"cpu_us_per_request"`
-	System float64 `json:"system_us_per_request"` // the part of CPU inside the kernel
-	Allocs float64 `json:"allocs_per_request"`
-	Octets float64 `json:"octets_per_request"` // allocated on the heap
-	Total  Usage   `json:"total"`
+	CPU      float64 `json:"cpu_us_per_request"`
+	System   float64 `json:"system_us_per_request"` // the part of CPU inside the kernel
+	Allocs   float64 `json:"allocs_per_request"`
+	Octets   float64 `json:"octets_per_request"` // allocated on the heap
+	Reads    float64 `json:"reads_per_request"`  // system calls
+	Writes   float64 `json:"writes_per_request"` // system calls
+	Switches float64 `json:"waits_per_request"`  // times that no thread had more to do
+	Total    Usage   `json:"total"`
 }
 
-func costOf(u Usage, requests uint64) Cost {
+// CostOf shares what was used among requests.
+func CostOf(u Usage, requests uint64) Cost {
 	return Cost{
-		CPU:    rounded(per(float64(u.CPU())/float64(time.Microsecond), requests), 3),
-		System: rounded(per(float64(u.System)/float64(time.Microsecond), requests), 3),
-		Allocs: rounded(per(float64(u.Allocs), requests), 4),
-		Octets: rounded(per(float64(u.Octets), requests), 2),
-		Total:  u,
+		CPU:      rounded(per(float64(u.CPU())/float64(time.Microsecond), requests), 3),
+		System:   rounded(per(float64(u.System)/float64(time.Microsecond), requests), 3),
+		Allocs:   rounded(per(float64(u.Allocs), requests), 4),
+		Octets:   rounded(per(float64(u.Octets), requests), 2),
+		Reads:    rounded(per(float64(u.Reads), requests), 4),
+		Writes:   rounded(per(float64(u.Writes), requests), 4),
+		Switches: rounded(per(float64(u.Switches), requests), 4),
+		Total:    u,
 	}
 }
 
@@ -57,7 +100,8 @@ type Machine struct {
 	Revision string `json:"revision,omitempty"`
 }
 
-func thisMachine() Machine {
+// ThisMachine describes this one, and this build.
+func ThisMachine() Machine {
 	m := Machine{
 		CPU:    cpuid.CPU.BrandName,
 		CPUs:   runtime.GOMAXPROCS(0),
@@ -75,26 +119,112 @@ func thisMachine() Machine {
 	return m
 }
 
+func (m Machine) String() string {
+	return fmt.Sprintf("%d x %s, %s, %s", m.CPUs, m.CPU, m.System, m.Go)
+}
+
+// nouns are what the scenarios count.
+var nouns = map[string]string{
+	Unary: "requests", Mixed: "small requests", Stream: "events", Fanout: "deliveries",
+	Notify: "notifications", Handshake: "handshakes", Idle: "connections",
+}
+
+// besides are what they have besides.
+var besides = map[string]string{Mixed: "large requests", Fanout: "publications", Notify: "lone requests"}
+
+// reportOf makes a report of a sample.
+func reportOf(o Options, shape string, s *Sample) *Report {
+	r := &Report{
+		Options: o, Shape: shape, Machine: ThisMachine(),
+		Elapsed:  s.Elapsed,
+		Requests: s.Main.Good, Errors: s.Main.Bad, Unsent: s.Unsent,
+		Rate:         rounded(s.Rate(), 1),
+		Latency:      s.Main.Latency(),
+		Server:       CostOf(s.Server, s.Server.Handled),
+		Client:       CostOf(s.Client, s.Main.Good),
+		Distribution: s.Main.Distribution(),
+		Series:       s.Series,
+	}
+	if name := besides[o.Scenario]; name != "" {
+		b := &s.Beside
+		r.Beside = &Beside{Name: name, Requests: b.Good, Errors: b.Bad, Latency: b.Latency()}
+		if s.Elapsed > 0 {
+			r.Beside.Rate = rounded(float64(b.Good)/s.Elapsed.Seconds(), 1)
+		}
+	}
+	return r
+}
+
 // WriteTable writes the report for people.
 func (r *Report) WriteTable(w io.Writer) error {
 	t := tabwriter.NewWriter(w, 0, 0, 2, ' ', 0)
-	o := &r.Options
-	fmt.Fprintf(t, "load\t%s, %d associations x %d in flight, %d octets, %s over %s\n", o.Class, o.Conns, o.InFlight, o.Size, o.Client, o.Transport)
-	fmt.Fprintf(t, "machine\t%d x %s, %s, %s\n", r.Machine.CPUs, r.Machine.CPU, r.Machine.System, r.Machine.Go)
-	fmt.Fprintf(t, "requests\t%d in %v, %d errors\n", r.Requests, r.Elapsed.Round(time.Millisecond), r.Errors)
-	fmt.Fprintf(t, "rate\t%.0f requests/s\n", r.Rate)
-	fmt.Fprintf(t, "latency\tp50 %v  p90 %v  p99 %v  p99.9 %v  max %v\n", short(r.Latency.P50), short(r.Latency.P90), short(r.Latency.P99), short(r.Latency.P999), short(r.Latency.Max))
-	for _, side := range []struct {
-		name string
-		cost Cost
-	}{{"server", r.Server}, {"client", r.Client}} {
-		fmt.Fprintf(t, "%s\t%.2f us CPU/request (%.2f in the kernel), %.4g allocs/request, %.4g octets/request\n", side.name, side.cost.CPU, side.cost.System, side.cost.Allocs, side.cost.Octets)
+	for _, row := range r.Rows() {
+		fmt.Fprintf(t, "%s\t%s\n", row[0], row[1])
 	}
 	return t.Flush()
 }
 
-// short leaves three digits or so of a duration.
-func short(d time.Duration) time.Duration {
+// Rows are the report as names and what they have to say.
+func (r *Report) Rows() (rows [][2]string) {
+	o := &r.Options
+	add := func(name, format string, args ...any) {
+		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
+	}
+	noun := nouns[o.Scenario]
+	one := noun[:len(noun)-1]
+	if noun == "deliveries" {
+		one = "delivery"
+	}
+	what := o.Scenario
+	if o.Class != Opaque {
+		what += " " + o.Class
+	}
+	add("load", "%s: %s; %s client over %s; loops: server %s, client %s", what, o.Load(), r.Shape, o.Transport, loops(o.ServerLoops), loops(o.ClientLoops))
+	add("machine", "%v", r.Machine)
+	if Unprotected {
+		add("protection", "NONE: this build seals nothing, to show what the rest costs")
+	}
+	if m := r.Memory; m != nil {
+		add("resident", "%.2f KiB a connection before the burst, %.2f after it", m.SettledBefore, m.SettledAfter)
+		add("as it was", "%.2f KiB before, %.2f after, without collecting garbage for the reading", m.Before, m.After)
+		add("base", "%.0f KiB without connections", m.Base)
+		return rows
+	}
+	add(noun, "%d in %v, %d errors", r.Requests, r.Elapsed.Round(time.Millisecond), r.Errors)
+	add("rate", "%.0f %s/s", r.Rate, noun)
+	if r.Unsent > 0 {
+		add("unsent", "%d requests of the schedule", r.Unsent)
+	}
+	if r.Latency.Max > 0 {
+		add("latency", "%v", r.Latency)
+	}
+	if b := r.Beside; b != nil {
+		add(b.Name, "%d, %d errors, %.0f/s, %v", b.Requests, b.Errors, b.Rate, b.Latency)
+	}
+	for _, side := range []struct {
+		name string
+		cost Cost
+	}{{"server", r.Server}, {"client", r.Client}} {
+		c := side.cost
+		add(side.name, "%.2f us CPU/%s (%.2f in the kernel), %.4g allocs, %.4g octets, %.3g reads, %.3g writes, %.3g waits", c.CPU, one, c.System, c.Allocs, c.Octets, c.Reads, c.Writes, c.Switches)
+	}
+	return rows
+}
+
+func loops(n int) string {
+	if n == 0 {
+		return "one a processor"
+	}
+	return fmt.Sprint(n)
+}
+
+// String gives the quantiles, three digits or so each.
+func (l Latency) String() string {
+	return fmt.Sprintf("p50 %v  p90 %v  p99 %v  p99.9 %v  max %v", Short(l.P50), Short(l.P90), Short(l.P99), Short(l.P999), Short(l.Max))
+}
+
+// Short leaves three digits or so of a duration.
+func Short(d time.Duration) time.Duration {
 	switch {
 	case d < time.Millisecond:
 		return d.Round(time.Microsecond)

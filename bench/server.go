@@ -13,51 +13,169 @@ import (
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
-// shutdownTime is how long either side takes at most to end its associations.
-const shutdownTime = 5 * time.Second
-
-// echo answers each request from its own octets, or with a reply of the same
-// size where the class wants a proper one.
-type echo struct {
-	reply []byte // for JSON-RPC
-	// handled is spread over cache lines, because all loops count at once.
-	handled [64]struct {
+// Counter counts what a server has handled. Each of its cells has a cache line of
+// its own, because all loops count at once.
+type Counter struct {
+	cells [64]struct {
 		n atomic.Uint64
 		_ [56]byte
 	}
 }
 
-func (e *echo) ServeRequest(r *carriage.Request) {
-	e.handled[r.Association().ID()%uint64(len(e.handled))].n.Add(1)
-	reply := r.Foreign()
-	if r.Protocol() == bridge.ProtocolA2A {
-		reply = e.reply
-	}
-	// A reply that is not taken shows at the client, as an error.
-	_ = r.Respond(reply)
-}
+// Add counts n more. Who counts often has a number of its own, which spreads.
+func (c *Counter) Add(who, n uint64) { c.cells[who%uint64(len(c.cells))].n.Add(n) }
 
-func (e *echo) ServeNotify(*carriage.Notify) {}
-
-func (e *echo) count() (n uint64) {
-	for i := range e.handled {
-		n += e.handled[i].n.Load()
+// Sum is how much was counted.
+func (c *Counter) Sum() (n uint64) {
+	for i := range c.cells {
+		n += c.cells[i].n.Load()
 	}
 	return n
 }
 
-// Serve is the server process: it answers requests of both classes on a loopback
-// port of its own until in ends or ctx does. On out it writes a Hello and then,
-// for each line "usage" on in, a Usage, all as lines of JSON.
+// server answers each request from its own octets, or with a reply of the same
+// size where the class wants a proper one; it produces streams and serves a topic.
+type server struct {
+	o       Options
+	reply   []byte // for JSON-RPC
+	topic   *carriage.Topic
+	handled Counter
+}
+
+func (s *server) ServeRequest(r *carriage.Request) {
+	id := r.Association().ID()
+	if r.Protocol() == bridge.ProtocolA2A {
+		s.handled.Add(id, 1)
+		_ = r.Respond(s.reply) // a reply that is not taken shows at the client
+		return
+	}
+	switch string(r.Method()) {
+	case methodEcho:
+		s.handled.Add(id, 1)
+		_ = r.Respond(r.Foreign())
+	case methodStream:
+		s.produce(r)
+	case methodSubscribe:
+		_, err := s.topic.Subscribe(r, carriage.SubscribeOptions{First: []byte{1}})
+		if err != nil {
+			_ = r.Refuse(bridge.CodeNotDelivered, err.Error())
+		}
+	case methodPublish: // on a goroutine of its own
+		if err := s.topic.Publish(context.Background(), r.Foreign()); err != nil {
+			_ = r.Refuse(bridge.CodeNotDelivered, err.Error())
+			return
+		}
+		s.handled.Add(id, uint64(s.topic.Subscribers()))
+		_ = r.Respond(nil)
+	default:
+		_ = r.Refuse(bridge.CodeMethodUnsupported, "")
+	}
+}
+
+func (s *server) ServeNotify(n *carriage.Notify) { s.handled.Add(n.Association().ID(), 1) }
+
+// Stamping is how many events of a stream share one look at the clock: one in so
+// many bears the time.
+const Stamping = 32
+
+// Feed makes the events of one stream.
+type Feed struct {
+	event []byte
+	left  int
+}
+
+// NewFeed makes the events that o asks for.
+func NewFeed(o *Options) *Feed { return &Feed{o.Message(Plain), o.Events} }
+
+// Next gives the next event, whose octets are the Feed's until the one after it;
+// nil says that there are no more.
+func (f *Feed) Next() []byte {
+	if f.left == 0 {
+		return nil
+	}
+	if f.left%Stamping == 0 {
+		Stamped(f.event, time.Now())
+	} else {
+		clear(f.event[:stampLen])
+	}
+	f.left--
+	return f.event
+}
+
+// produce sends a stream's events, in the shape that is asked for of the client
+// too: from the loop whenever there is room, or from a goroutine that waits for it.
+func (s *server) produce(r *carriage.Request) {
+	f := &producer{s: s, id: r.Association().ID(), feed: NewFeed(&s.o)}
+	o := carriage.StreamOptions{}
+	if s.o.Client == Callback {
+		o.Sent = func(int) { f.more() }
+	}
+	r.Retain()
+	p, err := r.Stream(o)
+	if err != nil {
+		_ = r.Refuse(bridge.CodeNotDelivered, err.Error())
+		return
+	}
+	f.p = p
+	if s.o.Client == Callback {
+		f.more()
+	} else {
+		go f.all()
+	}
+}
+
+// producer sends the events of one stream.
+type producer struct {
+	s    *server
+	id   uint64
+	p    *carriage.Producer
+	feed *Feed
+	held []byte // an event that found no room
+}
+
+func (f *producer) all() {
+	for e := f.feed.Next(); e != nil; e = f.feed.Next() {
+		if f.p.Send(f.p.Context(), e) != nil {
+			return // the consumer has seen the reason
+		}
+		f.s.handled.Add(f.id, 1)
+	}
+	_ = f.p.EndEmpty()
+}
+
+func (f *producer) more() {
+	for {
+		if f.held == nil {
+			if f.held = f.feed.Next(); f.held == nil {
+				_ = f.p.EndEmpty()
+				return
+			}
+		}
+		if f.p.TrySend(f.held) != nil {
+			return // until there is room, or for good
+		}
+		f.held = nil
+		f.s.handled.Add(f.id, 1)
+	}
+}
+
+// Serve is the server process: it serves all scenarios on a loopback port of its
+// own until in ends or ctx does. See Control for in and out.
 func Serve(ctx context.Context, o Options, log *slog.Logger, in io.Reader, out io.Writer) (err error) {
-	h := &echo{reply: jsonMessage("reply", o.Size)}
-	b := carriage.New(carriage.Config{Protocols: protocols(h), MaxInFlight: o.InFlight + 1, Logger: log})
+	if err := o.Validate(); err != nil {
+		return err
+	}
+	h := &server{o: o, reply: jsonMessage("reply", o.Size), topic: carriage.NewTopic(carriage.TopicOptions{})}
+	b := carriage.New(carriage.Config{
+		Protocols:   protocols(h),
+		MaxInFlight: max(o.InFlight+o.LargeInFlight, o.Streams) + 1,
+		Logger:      log,
+	})
 	e, err := engine.New(engine.Config{
 		Channels:  []engine.ChannelHandler{b},
-		Protocols: b.Protocols(),
 		Transport: o.transport(),
 		Loops:     o.ServerLoops,
-		Limits:    engine.Limits{Associations: maxConns + 1},
+		Limits:    o.limits(),
 		Logger:    log,
 	})
 	if err != nil {
@@ -74,5 +192,9 @@ func Serve(ctx context.Context, o Options, log *slog.Logger, in io.Reader, out i
 	if err != nil {
 		return err
 	}
-	return control(ctx, in, out, Hello{Addr: l.Addr().String(), Key: e.Identity().String()}, h.count)
+	handled := h.handled.Sum
+	if o.Scenario == Handshake || o.Scenario == Idle {
+		handled = func() uint64 { return e.Stats().HandshakesCompleted }
+	}
+	return Control(ctx, in, out, Hello{Addr: l.Addr().String(), Key: e.Identity().String()}, handled)
 }

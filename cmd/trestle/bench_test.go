@@ -17,12 +17,12 @@ func TestBenchUnaryReportsToPeopleAndPrograms(t *testing.T) {
 	if r.code != exitOK {
 		t.Fatalf("code %d: %s", r.code, r.err)
 	}
-	for _, want := range []string{"2 associations x 3 in flight, 100 octets", "requests/s", "p50", "p99", "us CPU/request", "allocs/request"} {
+	for _, want := range []string{"2 connections x 3 in flight, 100 octets", "requests/s", "p50", "p99", "us CPU/request", "allocs"} {
 		if !strings.Contains(r.out, want) {
 			t.Errorf("no %q in\n%s", want, r.out)
 		}
 	}
-	if !strings.Contains(r.err, "2 associations stand") {
+	if !strings.Contains(r.err, "2 connections") {
 		t.Errorf("no progress on stderr: %q", r.err)
 	}
 	text, err := os.ReadFile(file)
@@ -41,5 +41,42 @@ func TestBenchUnaryWritesJSONToStandardOutput(t *testing.T) {
 	var report bench.Report
 	if err := json.Unmarshal([]byte(r.out), &report); r.code != exitOK || err != nil || report.Requests == 0 {
 		t.Errorf("code %d, %v: %s%s", r.code, err, r.out, r.err)
+	}
+}
+
+func TestBenchMeasuresWhatItsHelpNames(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	for scenario, want := range map[string]string{
+		"mixed --conns 2 --inflight 2 --large-size 50000 --duration 50ms --warmup 0 --rate 1000": "large requests",
+		"notify --count 1000 --transport tcp":                                                    "lone requests",
+		"handshake --conns 2 --duration 50ms --warmup 0":                                         "us CPU/handshake",
+		"idle --conns 20 --burst 2 --large-size 100000 --quiet 1ms":                              "KiB a connection before the burst",
+	} {
+		r := trestle(t, "", append([]string{"bench"}, strings.Fields(scenario)...)...)
+		if r.code != exitOK || !strings.Contains(r.out, want) {
+			t.Errorf("%s: code %d: %s%s", scenario, r.code, r.out, r.err)
+		}
+	}
+}
+
+func TestBenchWritesProfiles(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	dir := filepath.Join(t.TempDir(), "profiles")
+	r := trestle(t, "", "bench", "unary", "--conns", "1", "--duration", "50ms", "--warmup", "0", "--profile", dir)
+	if r.code != exitOK {
+		t.Fatalf("code %d: %s", r.code, r.err)
+	}
+	for _, name := range []string{"server.pprof", "client.pprof"} {
+		if s, err := os.Stat(filepath.Join(dir, name)); err != nil || s.Size() == 0 {
+			t.Errorf("%s: %v", name, err)
+		}
+	}
+}
+
+func TestBenchRefusesWhatCanNotBeMeasured(t *testing.T) {
+	for _, args := range []string{"", "unary --conns 0", "stream --events 0", "server --options x", "handshake --rate 5"} {
+		if r := trestle(t, "", append([]string{"bench"}, strings.Fields(args)...)...); r.code != exitUsage {
+			t.Errorf("%q: code %d", args, r.code)
+		}
 	}
 }

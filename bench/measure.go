@@ -1,0 +1,243 @@
+package bench
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+)
+
+// Measure runs a scenario against the server that t reaches, and closes t. Lines
+// of progress go to progress.
+//
+// Errors: of class ErrOptions, or ErrLoad; the context's; the server's; or what
+// kept the client from connecting.
+func Measure(ctx context.Context, o Options, t Target, server Server, progress io.Writer) (*Report, error) {
+	if err := o.Validate(); err != nil {
+		return nil, errors.Join(err, t.Close())
+	}
+	switch o.Scenario {
+	case Idle:
+		m, err := IdleMemory(ctx, o, t, server, progress)
+		if err := errors.Join(err, t.Close()); err != nil {
+			return nil, err
+		}
+		return &Report{Options: o, Shape: o.Client, Machine: ThisMachine(), Requests: uint64(m.Connections), Memory: m}, nil
+	case Notify:
+		s, err := Notifications(ctx, o, t, server, progress)
+		if err := errors.Join(err, t.Close()); err != nil {
+			return nil, err
+		}
+		return reportOf(o, Blocking, s), nil
+	}
+	l, err := NewLoad(ctx, o, t)
+	if err != nil {
+		return nil, errors.Join(err, l.Close())
+	}
+	fmt.Fprintf(progress, "bench: %s: %s; warming up for %v\n", o.Scenario, o.Load(), o.Warmup)
+	s, err := l.Run(ctx, server, progress)
+	if err := errors.Join(err, l.Close()); err != nil {
+		return nil, err
+	}
+	if s.Main.Good == 0 {
+		if fault := l.Fault(); fault != nil {
+			return nil, fmt.Errorf("%w: %w", ErrLoad, fault)
+		}
+		if s.Unsent == 0 {
+			return nil, fmt.Errorf("%w in %v", ErrLoad, s.Elapsed)
+		}
+	}
+	return reportOf(o, l.Shape(), s), nil
+}
+
+// warmers are how many connections come and go before an empty server's memory is
+// read, so that what is loaded and made once is not taken for the connections'.
+const warmers = 16
+
+// IdleMemory measures what idle connections cost the server: Options.Conns are
+// made, a request each, and say nothing for Options.Quiet; then a large message
+// goes to and fro once on Options.Burst of them, and all are quiet again.
+func IdleMemory(ctx context.Context, o Options, t Target, server Server, progress io.Writer) (*Memory, error) {
+	warm, err := dial(ctx, t, min(warmers, o.Conns))
+	if err == nil {
+		err = once(ctx, warm, Plain)
+	}
+	for _, c := range warm {
+		if c != nil {
+			err = errors.Join(err, c.Close())
+		}
+	}
+	if err != nil {
+		return nil, err
+	}
+	base, err := server.Settle()
+	if err != nil {
+		return nil, err
+	}
+	conns, err := dial(ctx, t, o.Conns)
+	if err == nil {
+		err = once(ctx, conns, Plain)
+	}
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(progress, "bench: %d connections stand; quiet for %v\n", o.Conns, o.Quiet)
+	m := &Memory{Connections: o.Conns, Base: kib(base, Usage{}, 1)}
+	if m.Before, m.SettledBefore, err = quiet(ctx, o, server, base); err != nil {
+		return nil, err
+	}
+	if o.Burst > 0 && o.LargeSize > 0 {
+		burst := conns[:min(o.Burst, len(conns))]
+		if err := once(ctx, burst, Large); err != nil {
+			return nil, err
+		}
+		fmt.Fprintf(progress, "bench: a burst of %d octets on %d of them; quiet for %v\n", o.LargeSize, len(burst), o.Quiet)
+	}
+	m.After, m.SettledAfter, err = quiet(ctx, o, server, base)
+	return m, err
+}
+
+func quiet(ctx context.Context, o Options, server Server, base Usage) (asIs, settled float64, err error) {
+	if err := pause(ctx, o.Quiet); err != nil {
+		return 0, 0, err
+	}
+	u, err := server.Usage()
+	if err != nil {
+		return 0, 0, err
+	}
+	s, err := server.Settle()
+	return kib(u, base, o.Conns), kib(s, base, o.Conns), err
+}
+
+func kib(u, base Usage, conns int) float64 {
+	return rounded(float64(u.Resident-base.Resident)/1024/float64(conns), 2)
+}
+
+// dial makes connections. Those that were made are returned also with an error.
+func dial(ctx context.Context, t Target, n int) ([]Conn, error) {
+	conns := make([]Conn, n)
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(dialling)
+	for i := range conns {
+		g.Go(func() error {
+			c, err := t.Dial(ctx)
+			if err != nil {
+				return fmt.Errorf("bench: connection %d of %d: %w", i+1, n, err)
+			}
+			conns[i] = c
+			return nil
+		})
+	}
+	return conns, g.Wait()
+}
+
+// bursting bounds how many large messages are under way at a time.
+const bursting = 4
+
+// once makes one request on each connection.
+func once(ctx context.Context, conns []Conn, m Message) error {
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(bursting)
+	for _, c := range conns {
+		g.Go(func() error { return c.Call(ctx, m) })
+	}
+	return g.Wait()
+}
+
+const (
+	// lone requests follow the notifications, each after a rest.
+	lone     = 200
+	loneRest = 5 * time.Millisecond
+	// polling is how often the server is asked how far it is.
+	polling = 2 * time.Millisecond
+)
+
+// Notifications sends Options.Count notifications over Options.Conns connections,
+// from Options.InFlight goroutines on each, as fast as they are taken, and waits
+// until the server has them all. Then it makes lone requests on the first
+// connection, whose times are Sample.Beside: what batches must not hold back a
+// message that has nobody to travel with.
+func Notifications(ctx context.Context, o Options, t Target, server Server, progress io.Writer) (*Sample, error) {
+	conns, err := dial(ctx, t, o.Conns)
+	if err != nil {
+		return nil, err
+	}
+	own := newSampler()
+	defer own.close()
+	if _, err := own.read(); err != nil {
+		return nil, err
+	}
+	before, err := server.Usage()
+	if err != nil {
+		return nil, err
+	}
+	ownBefore, err := own.read()
+	if err != nil {
+		return nil, err
+	}
+	fmt.Fprintf(progress, "bench: %s: %s\n", o.Scenario, o.Load())
+	start := time.Now()
+	var taken atomic.Int64
+	g, gctx := errgroup.WithContext(ctx)
+	for _, c := range conns {
+		nc, ok := c.(NotifyConn)
+		if !ok {
+			return nil, fmt.Errorf("%w: this client has no %s", ErrOptions, o.Scenario)
+		}
+		for range o.InFlight {
+			g.Go(func() error {
+				for taken.Add(1) <= int64(o.Count) {
+					if err := nc.Notify(gctx); err != nil {
+						return err
+					}
+				}
+				return nil
+			})
+		}
+	}
+	if err := g.Wait(); err != nil {
+		return nil, err
+	}
+	s := new(Sample)
+	for s.Main.Good < uint64(o.Count) {
+		if err := pause(ctx, polling); err != nil {
+			return nil, err
+		}
+		u, err := server.Usage()
+		if err != nil {
+			return nil, err
+		}
+		s.Server = u.Sub(before)
+		if s.Server.Handled == s.Main.Good && time.Since(start) > o.Duration {
+			s.Main.Bad = uint64(o.Count) - s.Main.Good // nothing more comes
+			break
+		}
+		s.Main.Good = s.Server.Handled
+	}
+	s.Elapsed = time.Since(start)
+	ownAfter, err := own.read()
+	if err != nil {
+		return nil, err
+	}
+	s.Client = ownAfter.Sub(ownBefore)
+	if s.Main.Good == 0 {
+		return nil, fmt.Errorf("%w: no notification arrived", ErrLoad)
+	}
+	for range lone {
+		if err := pause(ctx, loneRest); err != nil {
+			return nil, err
+		}
+		begun := time.Now()
+		if err := conns[0].Call(ctx, Plain); err != nil {
+			s.Beside.Bad++
+			continue
+		}
+		s.Beside.times().record(time.Since(begun))
+		s.Beside.Good++
+	}
+	return s, nil
+}

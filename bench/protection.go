@@ -1,0 +1,4 @@
+package bench
+
+// Unprotected tells that this build seals nothing.
+const Unprotected = false

@@ -10,6 +10,7 @@ import (
 	"github.com/klauspost/cpuid/v2"
 	"github.com/urfave/cli/v3"
 
+	"github.com/trestle-npamp/trestle/asm/aesgcm"
 	"github.com/trestle-npamp/trestle/crypto/record"
 )
 
@@ -46,7 +47,8 @@ func versionCommand() *cli.Command {
 		Usage: "say what this binary is and what its processor offers",
 		Description: `Prints one line each for the version, the Go toolchain, the processor, its features
 that matter to the record layer, and the AEAD suites in the order in which they are
-offered to a peer on this machine.
+offered to a peer on this machine, and the AES-GCM that serves here (the environment
+variable TRESTLE_AESGCM overrides it: avx512, avx2 or std).
 
    trestle version`,
 		Action: func(_ context.Context, cmd *cli.Command) error {
@@ -69,6 +71,7 @@ offered to a peer on this machine.
 				{"cpu", cpuid.CPU.BrandName},
 				{"features", features(&cpuid.CPU)},
 				{"suites", strings.Join(suites, ", ")},
+				{"aes-gcm", aesgcm.Implementation()},
 			} {
 				if _, err := fmt.Fprintf(out, "%-9s %s\n", line[0], line[1]); err != nil {
 					return err

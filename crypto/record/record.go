@@ -78,7 +78,11 @@ type slot struct {
 
 func (s *slot) drop() {
 	if s.aead != nil {
-		wipe.Object(s.aead)
+		if w, ok := s.aead.(interface{ Wipe() }); ok {
+			w.Wipe()
+		} else {
+			wipe.Object(s.aead)
+		}
 		s.aead = nil
 	}
 	buf.Wipe(s.iv[:])

@@ -90,6 +90,30 @@ func (l *backlog) owe(n uint64, d int32) {
 	}
 }
 
+// item is what is sent next.
+type item struct {
+	kind      bridge.Kind
+	transport bool
+	id        EventID
+	resumable bool
+	head      []byte // of the foreign octets; tail has the rest
+	tail      *buf.Shared
+}
+
+func (it *item) octets() int { return len(it.head) + it.tail.Len() }
+
+// counts says that the item's octets are counted for credit (D6).
+func (it *item) counts() bool { return it.kind == bridge.KindData || it.kind == bridge.KindEnd }
+
+// item is the event with that number; ok is false if there is none yet, and lost
+// says that it is not held any more.
+func (l *backlog) item(n uint64, id EventID) (it item, ok, lost bool) {
+	if n <= l.first || n > l.last {
+		return item{}, false, n <= l.first
+	}
+	return item{kind: bridge.KindData, id: id, tail: l.at(n).tail.Retain()}, true, false
+}
+
 // ending is how a stream ends. The zero value says that it does not.
 type ending struct {
 	kind      bridge.Kind
@@ -98,6 +122,10 @@ type ending struct {
 }
 
 func (e *ending) set() bool { return e.kind != 0 }
+
+func (e *ending) item(id EventID) item {
+	return item{kind: e.kind, transport: e.transport, id: id, tail: e.tail.Retain()}
+}
 
 func (e *ending) clear() {
 	e.tail.Release()

@@ -83,20 +83,6 @@ const (
 	feedGone
 )
 
-// item is what is sent next.
-type item struct {
-	kind      bridge.Kind
-	transport bool
-	id        EventID
-	head      []byte // of the foreign octets; tail has the rest
-	tail      *buf.Shared
-}
-
-func (it *item) octets() int { return len(it.head) + it.tail.Len() }
-
-// counts says that the item's octets are counted for credit (D6).
-func (it *item) counts() bool { return it.kind == bridge.KindData || it.kind == bridge.KindEnd }
-
 // number is an event's number in the topic's backlog; for an early event it is that
 // of the last one before the feed's first.
 func (f *feed) number(id EventID) uint64 {
@@ -123,36 +109,32 @@ func (f *feed) newestLocked() EventID {
 // held any more.
 func (f *feed) next(o *outlet) (it item, ok, lost bool) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
 	if f.cur.Load() != o {
+		f.mu.Unlock()
 		return item{}, false, false
 	}
 	id := f.taken + 1
-	if f.end.set() && id > f.stop {
-		return f.terminal(&f.end, id), true, false
-	}
-	if id <= EventID(len(f.early)) {
-		return item{kind: bridge.KindData, id: id, tail: f.early[id-1].Retain()}, true, false
-	}
-	log, n := &f.own, f.number(id)
-	if t := f.topic; t != nil {
+	n := f.number(id)
+	switch t := f.topic; {
+	case f.end.set() && id > f.stop:
+		it, ok = f.end.item(id), true
+	case id <= EventID(len(f.early)):
+		it, ok = item{kind: bridge.KindData, id: id, tail: f.early[id-1].Retain()}, true
+	case t == nil:
+		it, ok, lost = f.own.item(n, id)
+	default:
 		t.mu.RLock()
-		defer t.mu.RUnlock()
-		log = &t.log
-	}
-	switch {
-	case n <= log.first:
-		return item{}, false, true
-	case n <= log.last:
-		return item{kind: bridge.KindData, id: id, head: f.head, tail: log.at(n).tail.Retain()}, true, false
-	case f.topic != nil && f.topic.end.set():
-		it = f.terminal(&f.topic.end, id)
+		if it, ok, lost = t.log.item(n, id); !ok && !lost && t.end.set() {
+			it, ok = t.end.item(id), true
+		}
+		t.mu.RUnlock()
 		if it.counts() && it.tail.Len() > 0 {
 			it.head = f.head
 		}
-		return it, true, false
 	}
-	return item{}, false, false
+	it.resumable = f.retained
+	f.mu.Unlock()
+	return it, ok, lost
 }
 
 // octets is how many octets the events after one and up to another have, as far as
@@ -174,10 +156,6 @@ func (f *feed) octets(after, last EventID) (n int) {
 		}
 	}
 	return n
-}
-
-func (f *feed) terminal(e *ending, id EventID) item {
-	return item{kind: e.kind, transport: e.transport, id: id, tail: e.tail.Retain()}
 }
 
 // take says that the event was handed to the association. The outlet keeps its own
@@ -465,13 +443,6 @@ func (f *feed) discard() {
 		e.Release()
 	}
 	f.early = nil
-}
-
-// resumable says that what was sent is held.
-func (f *feed) resumable() bool {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	return f.retained
 }
 
 // condemn has the stream cut, because of err and with NotDelivered for its

@@ -36,6 +36,7 @@ type outlet struct {
 	attached bool
 	over     bool
 	filling  bool
+	moved    bool // since the timer was started
 }
 
 // outletShare is how many octets of one stream are in the association's queue
@@ -113,12 +114,22 @@ func (o *outlet) late() bool {
 // not enough.
 func (o *outlet) resend() bool {
 	o.c.starved.remove(&o.wait)
+	if o.c.a.PeerHello() == nil {
+		o.limit()
+	}
 	o.pump()
 	return !o.wait.waiting()
 }
 
 // pump sends what can leave now.
 func (o *outlet) pump() {
+	o.advance()
+	if !o.over && o.flow.Len() > 0 {
+		o.watch()
+	}
+}
+
+func (o *outlet) advance() {
 	for !o.over && !o.wait.waiting() && o.flow.Octets() < outletShare {
 		if !o.hasItem {
 			var lost bool
@@ -149,7 +160,7 @@ func (o *outlet) pump() {
 		if it.counts() {
 			o.credit.Take(n)
 		}
-		o.c.a.StopTimer(&o.timer)
+		o.moved = true
 		if it.kind != bridge.KindData {
 			o.complete()
 			return
@@ -189,7 +200,7 @@ func (o *outlet) emit(it *item) error {
 	m.HasStream, m.Stream, m.Flags = false, bridge.StreamControl{}, 0
 	if it.counts() {
 		m.HasStream, m.Stream.EventID = true, it.id
-		if o.f.resumable() {
+		if it.resumable {
 			m.Stream.Flags = bridge.StreamResumable
 		}
 		if it.kind == bridge.KindEnd {
@@ -222,42 +233,51 @@ func (o *outlet) emit(it *item) error {
 	return a.EnqueueShared(wire.ChannelBridge, t, &o.flow, b, it.tail.Retain())
 }
 
-// starve waits for outbound room. A peer that gives streams no credit of their own
-// is waited for until the stall deadline (D6).
+// starve waits for outbound room.
 func (o *outlet) starve() {
+	o.queue()
+	o.watch()
+}
+
+// queue has the outlet tried again when there is room, or soon.
+func (o *outlet) queue() {
 	c := o.c
 	c.starved.push(&o.wait)
 	if !c.retry.timer.Active() {
 		c.a.StartTimer(&c.retry.timer, retryInterval)
 	}
-	if _, limited := c.a.StreamLimit(); !limited && !o.timer.Active() {
-		c.a.StartTimer(&o.timer, c.b.cfg.StallTimeout)
+}
+
+// watch has the stream cut when nothing of it leaves for the stall deadline. A peer
+// that gives streams credit of their own is let be: it says itself when it wants no
+// more for now (D6).
+func (o *outlet) watch() {
+	if o.timer.Active() {
+		return
+	}
+	if _, limited := o.c.a.StreamLimit(); !limited {
+		o.moved = false
+		o.c.a.StartTimer(&o.timer, o.c.b.cfg.StallTimeout)
 	}
 }
 
 // short waits for credit. What a peer is allowed whose HELLO is still to come
-// changes without a word from it.
+// changes without a word from it, so that is looked at again.
 func (o *outlet) short() {
-	c := o.c
-	if c.a.PeerHello() != nil {
-		return
+	if o.c.a.PeerHello() == nil {
+		o.queue()
 	}
-	if _, limited := c.a.StreamLimit(); !limited {
-		o.limit()
-		c.a.PostOnce(&o.node)
-		return
-	}
-	c.a.StartTimer(&o.timer, retryInterval)
 }
 
-// HandleExpire runs on the loop: the stall deadline, or another look at what the
-// peer allows.
+// HandleExpire runs on the loop: has anything left in the meantime?
 func (o *outlet) HandleExpire(time.Duration) {
-	if o.wait.waiting() {
-		o.cut(ErrSlowConsumer, "no room for the stream: the peer reads too slowly")
-		return
+	switch {
+	case !o.wait.waiting() && o.flow.Len() == 0:
+	case o.moved:
+		o.watch()
+	default:
+		o.cut(ErrSlowConsumer, "nothing of the stream leaves: the peer reads too slowly")
 	}
-	o.pump()
 }
 
 // cancel ends the stream because its consumer wants no more of it (CC-STREAM 7.2).

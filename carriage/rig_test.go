@@ -26,6 +26,7 @@ type peer struct {
 	a      *assoc.Association
 	frames []frame
 	auto   func(frame) // called for each frame
+	grants []uint64    // FLOW_UPDATEs for streams
 }
 
 type frame struct {
@@ -46,6 +47,7 @@ func (p *peer) HandleFrame(t wire.FrameType, payload []byte) {
 		p.auto(f)
 	}
 }
+func (p *peer) HandleStreamCredit(octets uint64, corr []byte) { p.grants = append(p.grants, octets) }
 func (p *peer) HandleHello(*control.Hello) {}
 func (p *peer) HandleRoom()                {}
 func (p *peer) HandleDrain()               {}

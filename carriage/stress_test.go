@@ -154,11 +154,14 @@ func (noTransport) Wake()              {}
 func (noTransport) Buffered() int      { return 0 }
 func (noTransport) Now() time.Duration { return 0 }
 
-func newDirect(tb testing.TB, client, server assoc.ChannelHandler) *direct {
+func newDirect(tb testing.TB, client, server assoc.ChannelHandler, edit ...func(*assoc.Options)) *direct {
 	tb.Helper()
 	d := &direct{now: time.Hour}
 	side := func(role assoc.Role, h assoc.ChannelHandler) *assoc.Association {
 		o := options(h)
+		for _, f := range edit {
+			f(&o)
+		}
 		o.Conn.Role, o.Conn.Profile, o.Conn.Suite = role, profiles.Standard, profiles.AES256GCM
 		send, recv := wire.ClientToServer, wire.ServerToClient
 		if role == assoc.Server {

@@ -204,6 +204,33 @@ func TestMixedTellsSmallRequestsFromLargeOnes(t *testing.T) {
 	}
 }
 
+func TestStreamsAreCountedByTheEvent(t *testing.T) {
+	for _, client := range Clients {
+		for i, transport := range Transports {
+			o := small(Stream)
+			o.Client, o.Transport, o.Conns, o.Streams = client, transport, 1+i, 3
+			r := measured(t, o, io.Discard)
+			if r.Requests == 0 || r.Errors != 0 || !ordered(r.Latency) || r.Server.Total.Handled < r.Requests/2 {
+				t.Errorf("%s, %s: %d events, %d errors, %+v, server %+v", client, transport, r.Requests, r.Errors, r.Latency, r.Server)
+			}
+		}
+	}
+}
+
+func TestFanoutDeliversEachPublicationToEachSubscriber(t *testing.T) {
+	for _, rate := range []float64{0, 200} {
+		o := small(Fanout)
+		o.Conns, o.Rate, o.Warmup = 5, rate, 0
+		r := measured(t, o, io.Discard)
+		if r.Requests == 0 || r.Errors != 0 || !ordered(r.Latency) || r.Beside == nil || r.Beside.Errors != 0 {
+			t.Errorf("%d deliveries, %d errors, %+v, beside %+v", r.Requests, r.Errors, r.Latency, r.Beside)
+		}
+		if rate > 0 && r.Requests != 5*r.Beside.Requests {
+			t.Errorf("%d deliveries of %d publications", r.Requests, r.Beside.Requests)
+		}
+	}
+}
+
 func TestHandshakesAreCountedAndTimed(t *testing.T) {
 	for _, transport := range Transports {
 		o := small(Handshake)

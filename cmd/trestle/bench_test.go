@@ -48,6 +48,8 @@ func TestBenchMeasuresWhatItsHelpNames(t *testing.T) {
 	t.Setenv(asProgram, "1")
 	for scenario, want := range map[string]string{
 		"mixed --conns 2 --inflight 2 --large-size 50000 --duration 50ms --warmup 0 --rate 1000": "large requests",
+		"stream --conns 2 --streams 2 --events 100 --duration 50ms --warmup 0":                   "us CPU/event",
+		"fanout --conns 2 --duration 50ms --warmup 0":                                            "us CPU/delivery",
 		"notify --count 1000 --transport tcp":                                                    "lone requests",
 		"handshake --conns 2 --duration 50ms --warmup 0":                                         "us CPU/handshake",
 		"idle --conns 20 --burst 2 --large-size 100000 --quiet 1ms":                              "KiB a connection before the burst",

@@ -1,4 +1,6 @@
 package bench
 
+import "github.com/trestle-npamp/trestle/crypto/record"
+
 // Unprotected tells that this build seals nothing.
-const Unprotected = false
+const Unprotected = record.Unprotected

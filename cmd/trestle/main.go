@@ -18,6 +18,8 @@ import (
 	"syscall"
 
 	"github.com/urfave/cli/v3"
+
+	"github.com/trestle-npamp/trestle/bench"
 )
 
 // Exit codes, the same in every subcommand. Help texts and scripts rest on them.
@@ -144,6 +146,9 @@ Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there)
 			return usagef("unexpected argument %q; see %q", cmd.Args().First(), cmd.FullName()+" --help")
 		},
 		ExitErrHandler: func(context.Context, *cli.Command, error) {}, // run decides
+	}
+	if bench.Unprotected {
+		root.Commands = []*cli.Command{benchCommand(), versionCommand()} // for measuring and nothing else
 	}
 	prepare(root)
 	return root

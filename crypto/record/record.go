@@ -22,9 +22,6 @@ import (
 	"math"
 	"slices"
 
-	"golang.org/x/crypto/chacha20poly1305"
-
-	"github.com/trestle-npamp/trestle/asm/aesgcm"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/wipe"
@@ -57,18 +54,6 @@ var (
 	// ErrWiped is returned after Wipe, or when the root was wiped.
 	ErrWiped = errors.New("record: key was wiped")
 )
-
-// newAEAD expands a key for a suite. Whatever implements cipher.AEAD without
-// allocating and wipes dst when it fails to open can stand here.
-func newAEAD(suite profiles.Suite, key []byte) (cipher.AEAD, error) {
-	switch suite {
-	case profiles.AES256GCM:
-		return aesgcm.New(key)
-	case profiles.ChaCha20Poly1305:
-		return chacha20poly1305.New(key)
-	}
-	return nil, ErrSuite
-}
 
 // slot is one expanded key. A state has one, or two with diversification.
 type slot struct {

@@ -610,7 +610,7 @@ func FuzzFrames(f *testing.F) {
 			return
 		}
 		advertised := []disco.Record{agentRecord("1", "echo", 1), agentRecord("2", "other", 1)}
-		r := newRaw(t, Config{MaxRecords: 4, Advertise: func(*assoc.Association, *disco.Filter) []disco.Record { return advertised }})
+		r := newRaw(t, Config{MaxRecords: 4, MaxSubscribers: 1, Advertise: func(*assoc.Association, *disco.Filter) []disco.Record { return advertised }})
 		if answers := r.send(wire.FrameType(typ), payload); len(answers) > 1 {
 			t.Errorf("%d answers", len(answers))
 		}

@@ -134,9 +134,29 @@ type Counters struct {
 
 const channels = int(wire.ChannelSpatial) + 1
 
+// kept is what an association needs of its Options for good. (The machine keeps
+// its own configuration: idle associations are many.)
+type kept struct {
+	ID                    uint64
+	Role                  Role
+	Profile               *profiles.Profile
+	Suite                 profiles.Suite
+	HighWater             int
+	Frames                *conn.Counters
+	PeerKey               identity.PublicKey
+	LocalAddr, RemoteAddr net.Addr
+	Handlers              []ChannelHandler
+	OutboundLimit         int
+	Stall                 time.Duration
+	Budget                *buf.Budget
+	Counters              *Counters
+	Logger                *slog.Logger
+	OnEnd                 func(*Association)
+}
+
 // Association is one peer: everything that is sent to it goes through here.
 type Association struct {
-	o     Options
+	o     kept
 	m     *conn.Conn
 	trans Transport
 	wheel *sched.Wheel
@@ -167,6 +187,7 @@ type Association struct {
 	drainText string
 	timeout   machineTimer
 	stall     stallTimer
+	rest      restTimer
 	rekems    []chan<- error // who waits for the tier-2 step under way
 }
 
@@ -187,11 +208,29 @@ func New(o Options, now time.Duration) *Association {
 	for _, h := range o.Handlers {
 		o.Conn.Channels = append(o.Conn.Channels[:len(o.Conn.Channels):len(o.Conn.Channels)], h.Channel())
 	}
-	a := &Association{o: o, now: now, done: make(chan struct{}), helloCame: make(chan struct{})}
+	if o.Conn.HighWater <= 0 {
+		o.Conn.HighWater = conn.DefaultHighWater
+	}
+	if o.Conn.Counters == nil {
+		o.Conn.Counters = new(conn.Counters)
+	}
+	a := &Association{
+		o: kept{
+			ID: o.ID, Role: o.Conn.Role, Profile: o.Conn.Profile, Suite: o.Conn.Suite,
+			HighWater: o.Conn.HighWater, Frames: o.Conn.Counters,
+			PeerKey: o.PeerKey, LocalAddr: o.LocalAddr, RemoteAddr: o.RemoteAddr,
+			Handlers: o.Handlers, OutboundLimit: o.OutboundLimit, Stall: o.Stall,
+			Budget: o.Budget, Counters: o.Counters, Logger: o.Logger, OnEnd: o.OnEnd,
+		},
+		now:       now,
+		done:      make(chan struct{}),
+		helloCame: make(chan struct{}),
+	}
 	a.m = conn.New(o.Conn, now)
 	a.maxSend.Store(int64(a.m.MaxSend()))
 	a.timeout.init(a)
 	a.stall.init(a)
+	a.rest.init(a)
 	return a
 }
 
@@ -225,17 +264,17 @@ func (a *Association) Discard(cause error) {
 func (a *Association) ID() uint64 { return a.o.ID }
 
 // Role is our side in the handshake.
-func (a *Association) Role() Role { return a.o.Conn.Role }
+func (a *Association) Role() Role { return a.o.Role }
 
 // PeerKey is the peer's verified identity.
 func (a *Association) PeerKey() identity.PublicKey { return a.o.PeerKey }
 
 // Profile is the negotiated profile. Any goroutine.
-func (a *Association) Profile() *profiles.Profile { return a.o.Conn.Profile }
+func (a *Association) Profile() *profiles.Profile { return a.o.Profile }
 
 // Suite is the negotiated AEAD suite; a profile that diversifies uses the other
 // one too. Any goroutine.
-func (a *Association) Suite() profiles.Suite { return a.o.Conn.Suite }
+func (a *Association) Suite() profiles.Suite { return a.o.Suite }
 
 // LocalAddr is our end of the transport; nil in a simulated one.
 func (a *Association) LocalAddr() net.Addr { return a.o.LocalAddr }
@@ -383,7 +422,7 @@ func (a *Association) BeginTurn(now time.Duration, batch []byte) {
 	}
 	a.buffered = a.trans.Buffered()
 	a.inTurn = true
-	a.m.StartBatch(now, batch, a.buffered >= a.highWater())
+	a.m.StartBatch(now, batch, a.buffered >= a.o.HighWater)
 	if a.timeout.due {
 		a.timeout.due = false
 		a.m.HandleTimeout(now)
@@ -435,6 +474,7 @@ func (a *Association) EndTurn() []byte {
 	if a.m.Queued() > 0 || a.buffered > 0 {
 		a.stall.arm(a.buffered)
 	}
+	a.rest.touch()
 	return batch
 }
 
@@ -477,7 +517,7 @@ func (a *Association) dispatch() bool {
 		if cc := a.chans[ev.Channel]; cc != nil {
 			cc.HandleFrame(ev.Type, ev.Payload)
 		} else {
-			a.o.Conn.Counters.UnknownType.Add(1)
+			a.o.Frames.UnknownType.Add(1)
 		}
 	case conn.EventHello:
 		h, _ := a.m.PeerHello()
@@ -508,6 +548,7 @@ func (a *Association) finish(err *CloseError) {
 	a.err = err
 	a.StopTimer(&a.timeout.timer)
 	a.StopTimer(&a.stall.timer)
+	a.StopTimer(&a.rest.timer)
 	sched.Run(a.inbox.Close()) // their sends fail; whoever posted learns of the end below
 	a.each(func(cc ChannelConn) { cc.HandleClose(err) })
 	a.m.Release()
@@ -545,16 +586,9 @@ func (a *Association) busy() int {
 // room in the transport. Loop only.
 func (a *Association) Pending() bool { return a.m.Sendable() }
 
-func (a *Association) highWater() int {
-	if a.o.Conn.HighWater > 0 {
-		return a.o.Conn.HighWater
-	}
-	return conn.DefaultHighWater
-}
-
 // HighWater is the number of octets left in the transport at which an
 // association stops sealing more.
-func (a *Association) HighWater() int { return a.highWater() }
+func (a *Association) HighWater() int { return a.o.HighWater }
 
 // Queued is the number of octets that wait for the peer, outside the transport.
 // Any goroutine.

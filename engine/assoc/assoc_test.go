@@ -491,3 +491,27 @@ func TestTasksBehindAPanicRun(t *testing.T) {
 		t.Errorf("ended with %v", c.closed)
 	}
 }
+
+// An idle association gives back its expanded keys, and works on as before.
+func TestRestAndWakeUp(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, nil)
+	for i := range 3 {
+		_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("x"))
+		p.Settle()
+		if !p.Client.Expanded() || !p.Server.Expanded() {
+			t.Fatal("no key is expanded although a frame was just sent")
+		}
+		p.Run(4 * time.Second)
+		if !p.Client.Expanded() {
+			t.Error("rests after less than five seconds")
+		}
+		p.Run(2 * time.Second)
+		if p.Client.Expanded() || p.Server.Expanded() {
+			t.Error("keys are expanded in an idle association")
+		}
+		if len(s.frames) != i+1 {
+			t.Fatalf("%d frames arrived, want %d", len(s.frames), i+1)
+		}
+	}
+}

@@ -21,7 +21,7 @@ func (a *Association) handleCredit(ev *conn.Event) {
 		sc.HandleStreamCredit(ev.Octets, ev.Payload)
 		return
 	}
-	a.o.Conn.Counters.UnknownType.Add(1)
+	a.o.Frames.UnknownType.Add(1)
 }
 
 // StreamLimit is how many octets may be sent on a stream at first; limited is false

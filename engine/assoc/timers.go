@@ -107,3 +107,53 @@ func (a *Association) checkStall(buffered int) {
 		a.m.Abort(a.now, control.CodeTimeout, ErrStalled)
 	}
 }
+
+// restAfter is how long nothing must have happened for an association to give
+// back what it can make again: a busy one must not derive its keys anew all the
+// time, and many are idle for hours.
+const restAfter = 5 * time.Second
+
+// Rester is a Transport that can give something back while an association rests.
+type Rester interface {
+	// Rest is called on the loop, outside a turn.
+	Rest()
+}
+
+// restTimer notices that an association is idle. It is not moved by every turn:
+// it looks, when it expires, how long ago the last one was.
+type restTimer struct {
+	timer sched.Timer
+	a     *Association
+	last  time.Duration
+	armed bool
+}
+
+func (t *restTimer) init(a *Association) {
+	t.a = a
+	t.timer.Owner = t
+}
+
+// touch is called at the end of every turn.
+func (t *restTimer) touch() {
+	t.last = t.a.now
+	if !t.armed {
+		t.armed = true
+		t.a.wheel.Start(&t.timer, t.last+restAfter)
+	}
+}
+
+// HandleExpire runs on the loop, outside a turn.
+func (t *restTimer) HandleExpire(now time.Duration) {
+	if at := t.last + restAfter; at > now {
+		t.a.wheel.Start(&t.timer, at)
+		return
+	}
+	t.armed = false
+	if t.a.ended {
+		return
+	}
+	t.a.m.Rest()
+	if r, ok := t.a.trans.(Rester); ok {
+		r.Rest()
+	}
+}

@@ -425,6 +425,34 @@ func (c *Conn) Profile() *profiles.Profile { return c.cfg.Profile }
 // Suite is the negotiated AEAD suite.
 func (c *Conn) Suite() profiles.Suite { return c.cfg.Suite }
 
+// Rest gives back what an idle association can make again: the expanded keys,
+// some 900 octets each, and the queue's spare room. The next frame on a channel
+// derives its key anew.
+func (c *Conn) Rest() {
+	for i := range c.sealers {
+		if s := c.sealers[i].sealer; s != nil {
+			s.Idle()
+		}
+		if o := c.openers[i]; o != nil {
+			o.Idle()
+		}
+	}
+	c.queue.Trim()
+}
+
+// Expanded tells whether Rest would free a key.
+func (c *Conn) Expanded() bool {
+	for i := range c.sealers {
+		if s := c.sealers[i].sealer; s != nil && s.Expanded() {
+			return true
+		}
+		if o := c.openers[i]; o != nil && o.Expanded() {
+			return true
+		}
+	}
+	return false
+}
+
 // Release wipes the keys and gives every buffer back. The machine is dead
 // after it.
 func (c *Conn) Release() {

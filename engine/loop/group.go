@@ -471,6 +471,13 @@ func (k *link) Buffered() int {
 // Now implements assoc.Transport.
 func (k *link) Now() time.Duration { return k.l.now }
 
+// Rest implements assoc.Rester.
+func (k *link) Rest() {
+	if k.records != nil && !k.closed {
+		k.records.rest()
+	}
+}
+
 // RunTask runs on the loop for a dirty link.
 func (k *link) RunTask() { k.l.turn(k, nil) }
 

@@ -95,6 +95,8 @@ type recordLayer interface {
 	seal(batch []byte) ([]byte, error)
 	// close appends close_notify, once.
 	close(dst []byte) []byte
+	// rest gives back what can be made again.
+	rest()
 	// release wipes the keys.
 	release()
 }
@@ -270,6 +272,7 @@ func (r *ownRecords) seal(batch []byte) ([]byte, error) {
 }
 
 func (r *ownRecords) close(dst []byte) []byte { return r.c.AppendCloseNotify(dst) }
+func (r *ownRecords) rest()                   { r.c.Idle() }
 func (r *ownRecords) release()                { r.c.Wipe() }
 
 // switchConn is what crypto/tls runs over: the socket while the handshake lasts,
@@ -344,6 +347,7 @@ func (r *stdRecords) detach() (recordLayer, []byte) {
 
 func (r *stdRecords) abandon()            { _ = r.conn.CloseWrite() }
 func (r *stdRecords) release()            {}
+func (r *stdRecords) rest()               {}
 func (r *stdRecords) room() int           { return 0 }
 func (r *stdRecords) attach(l *eventLoop) { r.l = l }
 

@@ -137,6 +137,20 @@ func (f *feed) next(o *outlet) (it item, ok, lost bool) {
 	return it, ok, lost
 }
 
+// behind says that the next event of a topic is not held any more.
+func (f *feed) behind() bool {
+	t := f.topic
+	if t == nil {
+		return false
+	}
+	f.mu.Lock()
+	defer f.mu.Unlock()
+	n := f.number(f.taken + 1)
+	t.mu.RLock()
+	defer t.mu.RUnlock()
+	return f.taken >= EventID(len(f.early)) && n <= t.log.first
+}
+
 // octets is how many octets the events after one and up to another have, as far as
 // they are held.
 func (f *feed) octets(after, last EventID) (n int) {

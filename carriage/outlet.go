@@ -30,8 +30,6 @@ type outlet struct {
 
 	msg      bridge.Message
 	credit   sched.Credit
-	item     item // is next, and could not leave yet
-	hasItem  bool
 	sent     EventID // the last event handed to the association
 	attached bool
 	over     bool
@@ -86,9 +84,18 @@ func (o *outlet) RunTask() {
 		o.leave()
 	case doomed:
 		o.cut(d.err, d.text)
+	case o.blocked() && o.f.behind():
+		o.fellBehind()
 	default:
 		o.pump()
 	}
+}
+
+// blocked says that the outlet would not even look for something to send.
+func (o *outlet) blocked() bool { return o.wait.waiting() || o.flow.Octets() >= outletShare }
+
+func (o *outlet) fellBehind() {
+	o.cut(ErrSlowConsumer, "fell behind: the consumer reads too slowly")
 }
 
 // Refill runs on the loop: the queue has room for more of this stream.
@@ -130,55 +137,51 @@ func (o *outlet) pump() {
 }
 
 func (o *outlet) advance() {
-	for !o.over && !o.wait.waiting() && o.flow.Octets() < outletShare {
-		if !o.hasItem {
-			var lost bool
-			if o.item, o.hasItem, lost = o.f.next(o); lost {
-				o.cut(ErrSlowConsumer, "fell behind: the consumer reads too slowly")
-				return
-			}
-			if !o.hasItem {
-				return
-			}
-		}
-		it := &o.item
-		n := it.octets()
-		if it.counts() && !o.credit.Allows(n) {
-			o.short()
+	for !o.over && !o.blocked() {
+		it, ok, lost := o.f.next(o)
+		if lost {
+			o.fellBehind()
 			return
 		}
-		switch err := o.emit(it); {
-		case err == assoc.ErrWouldBlock:
-			o.starve()
+		if !ok || !o.step(&it) {
 			return
-		case o.c.closing(err):
-			return // HandleClose follows
-		case err != nil:
-			o.cut(err, "the event can't be carried: "+reason(err))
-			return
-		}
-		if it.counts() {
-			o.credit.Take(n)
-		}
-		o.moved = true
-		if it.kind != bridge.KindData {
-			o.complete()
-			return
-		}
-		o.sent = it.id
-		o.f.take(o, it.id)
-		o.letGo()
-		if o.f.opts.Sent != nil {
-			o.tellSent(n)
 		}
 	}
 }
 
-func (o *outlet) letGo() {
-	if o.hasItem {
-		o.item.tail.Release()
-		o.item, o.hasItem = item{}, false
+// step sends one frame, if it can leave now.
+func (o *outlet) step(it *item) bool {
+	defer it.tail.Release()
+	n := it.octets()
+	if it.counts() && !o.credit.Allows(n) {
+		o.short()
+		return false
 	}
+	switch err := o.emit(it); {
+	case err == assoc.ErrWouldBlock:
+		o.starve()
+		return false
+	case o.c.closing(err):
+		return false // HandleClose follows
+	case err != nil:
+		o.cut(err, "the event can't be carried: "+reason(err))
+		return false
+	}
+	o.moved = true
+	if it.counts() {
+		o.credit.Take(n)
+	}
+	if it.kind != bridge.KindData {
+		o.close() // it was the terminal frame
+		o.f.retire(o)
+		return false
+	}
+	o.sent = it.id
+	o.f.take(o, it.id)
+	if o.f.opts.Sent != nil {
+		o.tellSent(n)
+	}
+	return true
 }
 
 func (o *outlet) tellSent(octets int) {
@@ -323,7 +326,6 @@ func (o *outlet) end(err error, code bridge.Code, text string) {
 func (o *outlet) rewind(after EventID) {
 	n := EventID(o.c.a.DropFlow(&o.flow))
 	o.credit.Return(o.f.octets(o.sent-n, o.sent))
-	o.letGo()
 	o.sent = after
 	if o.wait.waiting() {
 		o.c.starved.remove(&o.wait)
@@ -338,12 +340,6 @@ func (o *outlet) leave() {
 	o.close()
 }
 
-// complete is the natural end: the terminal frame has been handed on.
-func (o *outlet) complete() {
-	o.close()
-	o.f.retire(o)
-}
-
 // lost says that the association ended.
 func (o *outlet) lost(err error) {
 	o.close()
@@ -353,7 +349,6 @@ func (o *outlet) lost(err error) {
 // close takes the outlet off its association.
 func (o *outlet) close() {
 	o.over = true
-	o.letGo()
 	c := o.c
 	c.a.StopTimer(&o.timer)
 	if o.wait.waiting() {

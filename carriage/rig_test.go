@@ -48,11 +48,11 @@ func (p *peer) HandleFrame(t wire.FrameType, payload []byte) {
 	}
 }
 func (p *peer) HandleStreamCredit(octets uint64, corr []byte) { p.grants = append(p.grants, octets) }
-func (p *peer) HandleHello(*control.Hello) {}
-func (p *peer) HandleRoom()                {}
-func (p *peer) HandleDrain()               {}
-func (p *peer) Busy() int                  { return 0 }
-func (p *peer) HandleClose(error)          {}
+func (p *peer) HandleHello(*control.Hello)                    {}
+func (p *peer) HandleRoom()                                   {}
+func (p *peer) HandleDrain()                                  {}
+func (p *peer) Busy() int                                     { return 0 }
+func (p *peer) HandleClose(error)                             {}
 
 // sendRaw sends octets as one frame.
 func (p *peer) sendRaw(t *testing.T, typ wire.FrameType, payload []byte) {

@@ -7,8 +7,10 @@ import (
 	"testing"
 
 	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/internal/nptest"
+	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -172,3 +174,13 @@ func must(t *testing.T, err error) {
 func text(n int) []byte { return bytes.Repeat([]byte("x"), n) }
 
 var background = context.Background()
+
+// otherKey is an identity that no pair has by itself.
+func otherKey(t *testing.T) identity.PublicKey {
+	t.Helper()
+	k, err := identity.FromSeed(profiles.Ed25519, [32]byte{7})
+	if err != nil {
+		t.Fatal(err)
+	}
+	return k.Public()
+}

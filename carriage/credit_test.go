@@ -430,3 +430,19 @@ func TestFairness_OneBigStreamAmongOthers(t *testing.T) {
 		t.Errorf("%d events, the last small one behind %d", big, at)
 	}
 }
+
+// Events larger than a flow's share leave one after the other, and more than one
+// batch of them.
+func TestOutlet_LargeEventsFollowEachOther(t *testing.T) {
+	pair, _, p, producer, _ := producing(t, carriage.StreamOptions{Buffer: 16 << 20})
+	must(t, pair.Client.GrantStream(wire.ChannelBridge, 1<<40, []byte("1")))
+	pair.Settle()
+	for range 100 {
+		must(t, producer.TrySend(text(100_000)))
+	}
+	must(t, producer.End(text(100_000)))
+	pair.Settle()
+	if n := len(p.take(t)); n != 101 {
+		t.Errorf("%d frames of 101", n)
+	}
+}

@@ -9,3 +9,29 @@ import (
 func BridgeOf(a *assoc.Association) *Bridge {
 	return a.ChannelConn(wire.ChannelBridge).(*conn).b
 }
+
+// ForgetRetained gives up all streams that may be resumed, as after their time.
+func (b *Bridge) ForgetRetained() {
+	r := &b.retained
+	for {
+		r.mu.Lock()
+		var e *rested
+		for _, e = range r.feeds {
+			break
+		}
+		if e == nil {
+			r.mu.Unlock()
+			return
+		}
+		r.unlink(e)
+		r.mu.Unlock()
+		e.f.expire()
+	}
+}
+
+// Retained is how many streams are held for a resume, and how many octets.
+func (b *Bridge) Retained() (streams int, octets int64) {
+	b.retained.mu.Lock()
+	defer b.retained.mu.Unlock()
+	return len(b.retained.feeds), b.retained.octets.Load()
+}

@@ -91,8 +91,12 @@ func (o *outlet) RunTask() {
 	}
 }
 
-// blocked says that the outlet would not even look for something to send.
-func (o *outlet) blocked() bool { return o.wait.waiting() || o.flow.Octets() >= outletShare }
+// blocked says that the outlet need not even look for something to send. When the
+// queue asks for more, a single frame is about to leave.
+func (o *outlet) blocked() bool {
+	full := o.flow.Octets() >= outletShare && !(o.filling && o.flow.Len() == 1)
+	return full || o.wait.waiting()
+}
 
 func (o *outlet) fellBehind() {
 	o.cut(ErrSlowConsumer, "fell behind: the consumer reads too slowly")

@@ -139,7 +139,7 @@ func TestStream7_CancelIsAcknowledgedOnce(t *testing.T) {
 	ctx := producer.Context()
 	p.send(t, cancelFrame(1))
 	pair.Settle()
-	ack(t, p.one(t), 2)
+	ackFrame(t, p.one(t), 2)
 	select {
 	case <-done:
 	default:
@@ -179,7 +179,7 @@ func TestStream7_CancelDropsWhatWaits(t *testing.T) {
 	if last < 100 || last > 400 {
 		t.Fatalf("%d events although the transport was blocked", last)
 	}
-	ack(t, frames[last], carriage.EventID(last))
+	ackFrame(t, frames[last], carriage.EventID(last))
 }
 
 // CC-STREAM 7.2: a cancel that crosses the natural end is moot.
@@ -207,7 +207,7 @@ func TestStream7_CancelBeforeTheStream(t *testing.T) {
 	pair.Settle()
 	p.send(t, cancelFrame(0))
 	pair.Settle()
-	ack(t, p.one(t), 0)
+	ackFrame(t, p.one(t), 0)
 	r := h.requests[0]
 	<-r.Done()
 	if _, err := r.Stream(carriage.StreamOptions{}); err != carriage.ErrAnswered {
@@ -232,7 +232,7 @@ func TestStream_RefusedByItsConsumer(t *testing.T) {
 	p.send(t, bridge.Message{Kind: bridge.KindError, Corr: []byte("1"), Transport: true,
 		Foreign: bridge.AppendTransportError(nil, bridge.CodeEnvelopeMalformed, "no stream wanted")})
 	pair.Settle()
-	ack(t, p.one(t), 1)
+	ackFrame(t, p.one(t), 1)
 	if producer.Err() != carriage.ErrCancelled {
 		t.Errorf("%v", producer.Err())
 	}

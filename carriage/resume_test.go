@@ -251,12 +251,12 @@ func TestStream12_ResumeIsAuthorisedAgain(t *testing.T) {
 
 // D27: a resume's message bears the original id.
 func TestD27_ResumeWithAnotherID(t *testing.T) {
-	pair, b, p, producer, _ := producing(t, resumable)
+	pair, b, _, producer, _ := producing(t, resumable)
 	must(t, producer.TrySend([]byte("a")))
 	pair.Settle()
 	pair.Cut(nil)
 	pair.Settle()
-	pair, p = relink(t, b)
+	pair, p := relink(t, b)
 	p.send(t, resume("1", 0, `{"jsonrpc":"2.0","id":2,"method":"m"}`))
 	pair.Settle()
 	transport(t, p.one(t), "1", bridge.CodeEnvelopeMalformed)
@@ -292,7 +292,7 @@ func TestStream6_ResumeOnTheSameAssociation(t *testing.T) {
 	}
 
 	// From where nothing is held it ends the stream, there being one exchange.
-	pair, b, p, producer, _ = producing(t, resumable)
+	pair, _, p, producer, _ = producing(t, resumable)
 	must(t, producer.TrySend([]byte("a")))
 	pair.Settle()
 	p.take(t)

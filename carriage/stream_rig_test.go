@@ -156,8 +156,8 @@ func event(t *testing.T, m bridge.Message, kind bridge.Kind, id carriage.EventID
 	}
 }
 
-// ack checks that m acknowledges a cancel.
-func ack(t *testing.T, m bridge.Message, id carriage.EventID) {
+// ackFrame checks that m acknowledges a cancel.
+func ackFrame(t *testing.T, m bridge.Message, id carriage.EventID) {
 	t.Helper()
 	if m.Kind != bridge.KindEnd || !m.Final() || m.Stream.Flags&bridge.StreamCancelAck == 0 || m.Stream.EventID != id || len(m.Foreign) != 0 {
 		t.Fatalf("frame %v %+v, final %v, %q; want an acknowledged cancel at %d", m.Kind, m.Stream, m.Final(), m.Foreign, id)

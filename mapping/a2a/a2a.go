@@ -130,10 +130,10 @@ func IsV1[T string | []byte](method T) bool {
 	return op.V1
 }
 
-// Protocol is A2A as a Bridge carries it, served by h; nil only originates. The
-// streaming operations are not among those it carries: a request for one is
-// refused with MethodUnsupported (MAP-A2A 4). Methods that A2A does not define
-// are carried, since refusing them is the agent's part.
+// Protocol is A2A as a Bridge carries it, served by h; nil only originates.
+// Requests for a streaming operation, and no others, may be answered by a stream
+// (MAP-A2A 4). Methods that A2A does not define are carried, since refusing them
+// is the agent's part.
 func Protocol(h carriage.Handler) carriage.Protocol {
 	return carriage.Protocol{
 		ID:       bridge.ProtocolA2A,
@@ -141,7 +141,7 @@ func Protocol(h carriage.Handler) carriage.Protocol {
 		Content:  bridge.ContentJSON,
 		Effect:   Effect[[]byte],
 		Document: IsDocument[[]byte],
-		Supports: func(method []byte) bool { return !IsStream(method) },
+		Stream:   IsStream[[]byte],
 		Handler:  h,
 	}
 }

@@ -100,14 +100,71 @@ func TestMapA2A5_MissingLabelIsDestructive(t *testing.T) {
 	}
 }
 
-// MAP-A2A 4: streaming operations are refused as long as streams are not carried.
-func TestMapA2A4_StreamingOperationsAreMethodUnsupported(t *testing.T) {
-	l := newLink(t)
+// collected is what a streaming call brought.
+type collected struct {
+	events []string
+	reply  carriage.Reply
+	last   string
+	ends   int
+}
+
+func (c *collected) HandleEvent(e *carriage.Event) { c.events = append(c.events, string(e.Foreign)) }
+func (c *collected) HandleReply(r *carriage.Reply) {
+	c.reply, c.last = *r, string(r.Foreign)
+	c.ends++
+}
+
+// MAP-A2A 4 and 6: the streaming operations of both versions are answered by a
+// stream: each event one STREAM_DATA, the terminal one the STREAM_END.
+func TestMapA2A6_StreamingOperationsAreStreams(t *testing.T) {
+	working := `{"jsonrpc":"2.0","id":1,"result":{"kind":"status-update","final":false,"status":{"state":"working"}}}`
+	done := `{"jsonrpc":"2.0","id":1,"result":{"kind":"status-update","final":true,"status":{"state":"completed"}}}`
 	for _, method := range []string{"message/stream", "SendStreamingMessage", "tasks/resubscribe", "SubscribeToTask"} {
-		r := l.call(ask(method))
-		if e, ok := r.Err.(*bridge.Error); !ok || e.Code != bridge.CodeMethodUnsupported || l.saw != "" {
-			t.Errorf("%s: %v", method, r.Err)
+		l := newLink(t)
+		l.answer = func(r *carriage.Request) {
+			p, err := r.Stream(carriage.StreamOptions{})
+			if err != nil {
+				t.Errorf("%s: %v", method, err)
+				return
+			}
+			for _, e := range []string{working, working, done} {
+				if a2a.Classify([]byte(e)) == a2a.Terminal {
+					err = p.End([]byte(e))
+				} else {
+					err = p.TrySend([]byte(e))
+				}
+				if err != nil {
+					t.Errorf("%s: %v", method, err)
+				}
+			}
 		}
+		c := ask(method)
+		c.Protocol = bridge.ProtocolA2A
+		got := new(collected)
+		if _, err := l.caller.StartStream(l.Client.Association, &c, nil, got); err != nil {
+			t.Fatal(err)
+		}
+		l.Settle()
+		if got.ends != 1 || got.reply.Err != nil || got.reply.Kind != bridge.KindEnd || got.last != done || len(got.events) != 2 || got.events[0] != working {
+			t.Errorf("%s: %d events, then %v %v %q, %d times", method, len(got.events), got.reply.Kind, got.reply.Err, got.last, got.ends)
+		}
+		if want, _ := a2a.Effect([]byte(method)); l.effect != want {
+			t.Errorf("%s: effect %v", method, l.effect)
+		}
+	}
+}
+
+// Other operations are no streams.
+func TestMapA2A4_UnaryOperationsAreNoStreams(t *testing.T) {
+	l := newLink(t)
+	l.answer = func(r *carriage.Request) {
+		if _, err := r.Stream(carriage.StreamOptions{}); err == nil {
+			t.Error("tasks/get was answered by a stream")
+		}
+		_ = r.Respond([]byte(`{"jsonrpc":"2.0","id":1,"result":{}}`))
+	}
+	if r := l.call(ask("tasks/get")); r.Err != nil {
+		t.Error(r.Err)
 	}
 }
 

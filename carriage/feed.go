@@ -89,18 +89,14 @@ func (f *feed) number(id EventID) uint64 {
 	return f.base + uint64(id-min(id, EventID(len(f.early))))
 }
 
-// newest is the id of the newest event so far. Of a topic's feed it may have
-// changed when it is read.
+// newest is the id of the newest event so far. The caller holds mu. Of a topic's feed
+// it may have changed when it is read.
 func (f *feed) newest() EventID {
 	if f.topic == nil {
 		return EventID(f.own.last)
 	}
 	f.topic.mu.RLock()
 	defer f.topic.mu.RUnlock()
-	return f.newestLocked()
-}
-
-func (f *feed) newestLocked() EventID {
 	return EventID(f.topic.log.last-f.base) + EventID(len(f.early))
 }
 

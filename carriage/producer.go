@@ -201,7 +201,7 @@ func (p *Producer) Refuse(code bridge.Code, text string) error {
 // Request.Respond takes; otherwise the exchange ends as NotDelivered, and the error
 // says why. It returns ErrStreamEnded once there was an event.
 func (p *Producer) Respond(foreign []byte) error {
-	if p.f.newest() != 0 {
+	if p.LastID() != 0 {
 		return ErrStreamEnded
 	}
 	return p.close(bridge.KindResponse, foreign)
@@ -261,7 +261,11 @@ func (p *Producer) Context() context.Context {
 }
 
 // LastID is the id of the newest event, 0 before the first.
-func (p *Producer) LastID() EventID { return p.f.newest() }
+func (p *Producer) LastID() EventID {
+	p.f.mu.Lock()
+	defer p.f.mu.Unlock()
+	return p.f.newest()
+}
 
 // Buffered is how many octets wait to be sent; each event counts for 64 more than it
 // has.

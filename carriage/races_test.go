@@ -181,7 +181,7 @@ func TestL23_UndrainedReply(t *testing.T) {
 		sent <- unread.EndEmpty()
 	}()
 	// It comes as far as its credit.
-	pair.RunUntil(func() bool { return unread.LastID() >= 1<<20/(64<<10)+3 })
+	pair.RunUntil(func() bool { return unread.LastID() >= 1<<20/(64<<10)+2 })
 	for i := range 1000 {
 		id := fmt.Sprint(i)
 		ping, _ := start(t, c, pair.Client.Association, call(`{"jsonrpc":"2.0","id":`+id+`,"method":"m"}`))

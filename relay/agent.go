@@ -72,6 +72,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	}
 	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
 	orDefault(&cfg.Timeout, DefaultAgentTimeout)
+	orDefault(&cfg.StreamDrain, DefaultStreamDrain)
 	orDefault(&cfg.DialTimeout, DefaultDialTimeout)
 	orDefault(&cfg.BackoffMin, DefaultBackoffMin)
 	orDefault(&cfg.BackoffMax, DefaultBackoffMax)
@@ -100,6 +101,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		WorkQueue:   1, // whoever finds all of them busy is told so
 		// The backend's own deadline should come first, and say what happened.
 		ReplyTimeout: cfg.Timeout + backstop,
+		StreamDrain:  cfg.StreamDrain,
 		Logger:       a.log,
 	})
 	a.disco = discovery.New(discovery.Config{
@@ -284,6 +286,10 @@ func (s *server) ServeRequest(r *carriage.Request) {
 		return
 	}
 	defer s.serving.Leave()
+	if r.Streams() {
+		s.stream(r)
+		return
+	}
 	ctx, cancel := context.WithTimeout(s.work, s.cfg.Timeout)
 	defer cancel()
 	reply, err := s.deliver(ctx, r)
@@ -297,12 +303,60 @@ func (s *server) ServeRequest(r *carriage.Request) {
 	} else {
 		err = r.Respond(reply.Body)
 	}
-	// What can't be carried has been answered with that; one that ended with its
-	// association has nobody to go to.
+	s.carried(r, err)
+}
+
+// carried logs an answer that can't be carried, which has been answered with that,
+// or that ended with its association and has nobody to go to.
+func (s *server) carried(r *carriage.Request, err error) {
 	if err != nil {
 		s.log.Debug("an answer was not carried", slog.String("op", string(r.Method())), slog.Any("error", err))
 	}
 }
+
+// stream serves a request that is answered by a stream: each event of the backend
+// is sent on when it comes, and the terminal one ends the stream at once (D19).
+func (s *server) stream(r *carriage.Request) {
+	to, err := r.Stream(carriage.StreamOptions{})
+	if err != nil {
+		return // the exchange is over
+	}
+	// When nobody takes the stream any more, its source is left.
+	ctx, cancel := context.WithCancel(to.Context())
+	defer cancel()
+	defer context.AfterFunc(s.work, cancel)()
+	var seen a2a.Event
+	reply, err := s.cfg.Backend.Stream(ctx, message(&r.Inbound), func(octets []byte) error {
+		if seen = a2a.Classify(octets); seen != a2a.Terminal {
+			return to.Send(ctx, octets)
+		}
+		if err := to.End(octets); err != nil {
+			return err
+		}
+		return upstream.ErrEnough
+	})
+	switch {
+	case reply != nil:
+		if reply.Error {
+			err = to.Fail(reply.Body)
+		} else {
+			err = to.Respond(reply.Body)
+		}
+		reply.Release()
+	case err == nil && seen == a2a.Interrupted:
+		err = to.EndEmpty()
+	case err == nil && seen != a2a.Terminal:
+		err = errUnended
+	}
+	if err == nil || to.Err() != nil {
+		return
+	}
+	s.carried(r, err)
+	code, text := reason(err)
+	_ = to.Refuse(code, text) // nobody else ends it
+}
+
+var errUnended = errors.New("the agent's stream ended without a terminal event")
 
 func (s *server) deliver(ctx context.Context, r *carriage.Request) (*upstream.Reply, error) {
 	if r.Document() { // D24
@@ -320,12 +374,16 @@ func message(m *carriage.Inbound) *upstream.Request {
 
 // refuse tells the caller why there is no answer.
 func (s *server) refuse(r *carriage.Request, err error) {
-	code, text := bridge.CodeNotDelivered, err.Error()
+	code, text := reason(err)
+	_ = r.Refuse(code, text) // nobody else answers
+}
+
+func reason(err error) (bridge.Code, string) {
 	var told *bridge.Error
 	if errors.As(err, &told) {
-		code, text = told.Code, told.Text
+		return told.Code, told.Text
 	}
-	_ = r.Refuse(code, text) // nobody else answers
+	return bridge.CodeNotDelivered, err.Error()
 }
 
 // ServeNotify implements carriage.Handler.

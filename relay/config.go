@@ -77,6 +77,10 @@ type Config struct {
 	// agent (10 min); an HTTP caller's is bounded by Edge.Timeout.
 	ReplyTimeout time.Duration
 
+	// StreamDrain is how long streams may go on after a shutdown has begun (2 s):
+	// some never end by themselves. Then they are cut, and their callers told.
+	StreamDrain time.Duration
+
 	// Demo serves an A2A agent named "echo" that answers with the text it was
 	// sent, over a real association to this relay.
 	Demo bool
@@ -127,6 +131,12 @@ var (
 type Backend interface {
 	// Call delivers a request and returns the agent's answer.
 	Call(ctx context.Context, r *upstream.Request) (*upstream.Reply, error)
+	// Stream delivers a request that is answered by a stream, and calls event with
+	// each of its events, JSON-RPC responses that are borrowed until event returns.
+	// It returns nil, nil when the agent ended the stream, or when event returned
+	// upstream.ErrEnough, any other error of event as it is, and a Reply for what
+	// the agent answered in place of a stream.
+	Stream(ctx context.Context, r *upstream.Request, event func(octets []byte) error) (*upstream.Reply, error)
 	// Notify delivers a notification.
 	Notify(ctx context.Context, r *upstream.Request) error
 	// Card returns the public card.
@@ -154,9 +164,11 @@ type AgentConfig struct {
 	// associations the agent has had; further ones are not delivered.
 	MaxInFlight int
 	// Timeout bounds one request (10 min), DialTimeout connecting and announcing
-	// (15 s).
+	// (15 s). Streams have no bound but StreamDrain: how long they may go on after a
+	// shutdown has begun (2 s).
 	Timeout     time.Duration
 	DialTimeout time.Duration
+	StreamDrain time.Duration
 	// BackoffMin and BackoffMax bound the wait before a lost relay is dialled
 	// again (100 ms, 15 s): it doubles from one to the other and is cut short at
 	// random.

@@ -6,15 +6,16 @@ import (
 	"encoding/json"
 	"strings"
 	"sync"
+	"unicode/utf8"
 
 	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/relay/upstream"
 )
 
 // Echo returns a Backend that is a whole A2A agent of its own: it answers a
-// message with a completed task whose artifact is the text it was sent. It
-// remembers the last tasks for tasks/get, speaks the names and forms of A2A
-// v0.3.0 and of v1.0, and serves to try a relay out.
+// message with a completed task whose artifact is the text it was sent, in one
+// piece or as a stream. It remembers the last tasks for tasks/get, speaks the names
+// and forms of A2A v0.3.0 and of v1.0, and serves to try a relay out.
 func Echo() Backend { return &echo{tasks: make(map[string]echoTask)} }
 
 // maxEchoTasks bounds the tasks it remembers, maxEchoText the octets of a
@@ -53,31 +54,40 @@ const echoCard = `{
   "url": "http://localhost/agents/echo",
   "preferredTransport": "JSONRPC",
   "version": "1.0.0",
-  "capabilities": {"streaming": false, "pushNotifications": false},
+  "capabilities": {"streaming": true, "pushNotifications": false},
   "defaultInputModes": ["text/plain"],
   "defaultOutputModes": ["text/plain"],
   "skills": [{"id": "echo", "name": "Echo", "description": "Repeats your text.", "tags": ["echo", "demo"]}]
 }
 `
 
-// Call implements Backend.
-func (e *echo) Call(_ context.Context, r *upstream.Request) (*upstream.Reply, error) {
+// paramsOf returns the params of a request, nil for none. The link carries JSON-RPC
+// objects only.
+func paramsOf(r *upstream.Request) json.RawMessage {
 	var m struct {
 		Params json.RawMessage `json:"params"`
 	}
-	if err := json.Unmarshal(r.Body, &m); err != nil {
-		return nil, err // not reached: the link carries JSON-RPC objects only
-	}
+	_ = json.Unmarshal(r.Body, &m)
+	return m.Params
+}
+
+// Call implements Backend.
+func (e *echo) Call(_ context.Context, r *upstream.Request) (*upstream.Reply, error) {
+	params, v1 := paramsOf(r), a2a.IsV1(r.Method)
 	switch r.Method {
 	case a2a.MethodSend, a2a.MethodSendV1:
-		return e.send(r, m.Params)
+		t, ok := e.begin(params)
+		if !ok {
+			return failure(r, codeInvalidParams, "Invalid parameters: a message is needed")
+		}
+		return result(r, inform(taskOf(t, v1), "task", v1))
 	case a2a.MethodGetTask, a2a.MethodGetTaskV1:
-		if t, ok := e.task(m.Params); ok {
-			return result(r, taskOf(t, a2a.IsV1(r.Method)))
+		if t, ok := e.task(params); ok {
+			return result(r, taskOf(t, v1))
 		}
 		return failure(r, codeTaskNotFound, "Task not found")
 	case a2a.MethodCancelTask, a2a.MethodCancelTaskV1:
-		if _, ok := e.task(m.Params); ok {
+		if _, ok := e.task(params); ok {
 			return failure(r, codeTaskNotCancelable, "Task cannot be canceled")
 		}
 		return failure(r, codeTaskNotFound, "Task not found")
@@ -103,7 +113,70 @@ func (e *echo) ExtendedCard(_ context.Context, operation string) (*upstream.Repl
 	return failure(&upstream.Request{ID: []byte("null"), Method: operation}, codeNoExtendedCard, "Authenticated Extended Card is not configured")
 }
 
-func (e *echo) send(r *upstream.Request, params json.RawMessage) (*upstream.Reply, error) {
+// Stream implements Backend: the task, that it works, the text in two pieces, and
+// that it is completed. Subscribing to a task that is completed gets the task.
+func (e *echo) Stream(_ context.Context, r *upstream.Request, event func([]byte) error) (*upstream.Reply, error) {
+	params, v1 := paramsOf(r), a2a.IsV1(r.Method)
+	var t echoTask
+	var ok bool
+	if r.Method == a2a.MethodResubscribe || r.Method == a2a.MethodSubscribeV1 {
+		if t, ok = e.task(params); !ok {
+			return failure(r, codeTaskNotFound, "Task not found")
+		}
+		return nil, say(r, event, inform(taskOf(t, v1), "task", v1))
+	}
+	if t, ok = e.begin(params); !ok {
+		return failure(r, codeInvalidParams, "Invalid parameters: a message is needed")
+	}
+	submitted := taskOf(t, v1)
+	submitted["status"] = statusOf("submitted", v1)
+	delete(submitted, "artifacts")
+	half := len(t.text) / 2
+	for half > 0 && !utf8.RuneStart(t.text[half]) {
+		half--
+	}
+	update := func(kind, v1kind string, fields map[string]any) map[string]any {
+		fields["taskId"], fields["contextId"] = t.id, t.context
+		if !v1 {
+			fields["kind"] = kind
+		}
+		return inform(fields, v1kind, v1)
+	}
+	status := func(state string, final bool) map[string]any {
+		fields := map[string]any{"status": statusOf(state, v1)}
+		if !v1 {
+			fields["final"] = final
+		}
+		return update("status-update", "statusUpdate", fields)
+	}
+	artifact := func(text string, more bool) map[string]any {
+		return update("artifact-update", "artifactUpdate", map[string]any{"artifact": artifactOf(text, v1), "append": !more, "lastChunk": !more})
+	}
+	return nil, say(r, event, inform(submitted, "task", v1), status("working", false),
+		artifact(t.text[:half], true), artifact(t.text[half:], false), status("completed", true))
+}
+
+// say sends events.
+func say(r *upstream.Request, event func([]byte) error, values ...any) error {
+	for _, v := range values {
+		reply, err := result(r, v)
+		if err != nil {
+			return err
+		}
+		switch err := event(reply.Body); err {
+		case nil:
+		case upstream.ErrEnough:
+			return nil
+		default:
+			return err
+		}
+	}
+	return nil
+}
+
+// begin makes a task of a message, and remembers it; false says that there is no
+// message.
+func (e *echo) begin(params json.RawMessage) (echoTask, bool) {
 	var p struct {
 		Message *struct {
 			ContextID string `json:"contextId"`
@@ -113,7 +186,7 @@ func (e *echo) send(r *upstream.Request, params json.RawMessage) (*upstream.Repl
 		} `json:"message"`
 	}
 	if json.Unmarshal(params, &p) != nil || p.Message == nil {
-		return failure(r, codeInvalidParams, "Invalid parameters: a message is needed")
+		return echoTask{}, false
 	}
 	var text strings.Builder
 	for _, part := range p.Message.Parts {
@@ -124,11 +197,7 @@ func (e *echo) send(r *upstream.Request, params json.RawMessage) (*upstream.Repl
 		t.context = rand.Text()
 	}
 	e.remember(t)
-	task := taskOf(t, a2a.IsV1(r.Method))
-	if a2a.IsV1(r.Method) {
-		return result(r, map[string]any{"task": task})
-	}
-	return result(r, task)
+	return t, true
 }
 
 func (e *echo) remember(t echoTask) {
@@ -158,16 +227,35 @@ func (e *echo) task(params json.RawMessage) (echoTask, bool) {
 
 // taskOf is a completed task in the form of one version or the other.
 func taskOf(t echoTask, v1 bool) map[string]any {
-	part := map[string]any{"text": t.text}
-	task := map[string]any{"id": t.id, "contextId": t.context}
-	if v1 {
-		task["status"] = map[string]any{"state": "TASK_STATE_COMPLETED"}
-	} else {
-		part["kind"], task["kind"] = "text", "task"
-		task["status"] = map[string]any{"state": "completed"}
+	task := map[string]any{"id": t.id, "contextId": t.context, "status": statusOf("completed", v1), "artifacts": []any{artifactOf(t.text, v1)}}
+	if !v1 {
+		task["kind"] = "task"
 	}
-	task["artifacts"] = []any{map[string]any{"artifactId": "echo", "parts": []any{part}}}
 	return task
+}
+
+func statusOf(state string, v1 bool) map[string]any {
+	if v1 {
+		state = "TASK_STATE_" + strings.ToUpper(state)
+	}
+	return map[string]any{"state": state}
+}
+
+func artifactOf(text string, v1 bool) map[string]any {
+	part := map[string]any{"text": text}
+	if !v1 {
+		part["kind"] = "text"
+	}
+	return map[string]any{"artifactId": "echo", "parts": []any{part}}
+}
+
+// inform is how a version says of which kind a value is: v1.0 by a member around
+// it, v0.3.0 by one in it.
+func inform(value map[string]any, kind string, v1 bool) map[string]any {
+	if v1 {
+		return map[string]any{kind: value}
+	}
+	return value
 }
 
 func result(r *upstream.Request, value any) (*upstream.Reply, error) {

@@ -26,6 +26,10 @@ type forwarder struct {
 	replies *buf.Budget // what HTTP callers have not been sent yet
 	drain   atomic.Bool
 
+	streamBuffer int             // octets of one stream that may wait for a caller
+	cut          context.Context // ends when streams are to end
+	cutStreams   context.CancelFunc
+
 	requests, notifications, undelivered atomic.Uint64
 }
 
@@ -108,6 +112,10 @@ func (f *forwarder) ServeRequest(r *carriage.Request) {
 		return
 	}
 	f.requests.Add(1)
+	if r.Streams() {
+		f.forwardStream(r, to)
+		return
+	}
 	x := forwards.Get().(*forward)
 	x.f, x.r = f, r
 	x.hop(&r.Inbound)

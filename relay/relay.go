@@ -15,10 +15,12 @@ import (
 	"github.com/trestle-npamp/trestle/carriage/discovery"
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/relay/edge"
+	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 	"github.com/trestle-npamp/trestle/wire/disco"
 )
@@ -29,6 +31,7 @@ const (
 	DefaultMaxAgents    = 16384
 	DefaultMaxNames     = 64
 	DefaultReplyTimeout = 10 * time.Minute
+	DefaultStreamDrain  = 2 * time.Second
 )
 
 // Bounds of the HTTP server that need no option.
@@ -84,6 +87,7 @@ func New(cfg Config) (*Relay, error) {
 	orDefault(&cfg.MaxNames, DefaultMaxNames)
 	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
 	orDefault(&cfg.ReplyTimeout, DefaultReplyTimeout)
+	orDefault(&cfg.StreamDrain, DefaultStreamDrain)
 	if cfg.Listen == "" {
 		cfg.Listen = DefaultListen
 	}
@@ -103,12 +107,15 @@ func New(cfg Config) (*Relay, error) {
 
 	f := &r.forward
 	f.routes, f.policy, f.timeout = &r.routes, cfg.Policy, cfg.ReplyTimeout
+	f.streamBuffer = streamBuffer(&cfg.Engine.Limits)
+	f.cut, f.cutStreams = context.WithCancel(context.Background())
 	r.bridge = carriage.New(carriage.Config{
 		Protocols:   []carriage.Protocol{a2a.Protocol(f)},
 		Authorize:   f.authorize,
 		MaxInFlight: cfg.MaxInFlight,
 		// The exchange with the agent should end first, and say why.
 		ReplyTimeout: cfg.ReplyTimeout + backstop,
+		StreamDrain:  cfg.StreamDrain,
 		Logger:       cfg.Logger,
 	})
 	f.bridge = r.bridge
@@ -133,6 +140,16 @@ func New(cfg Config) (*Relay, error) {
 	}
 	f.replies = buf.NewBudget(cfg.Edge.MaxBuffered)
 	return r, nil
+}
+
+// streamBuffer is what can be under way from an agent to a caller in one stream: an
+// agent that keeps to its credit never has more. One event may exceed the credit,
+// and each costs a little more than its octets.
+func streamBuffer(l *engine.Limits) int {
+	credit, frame := l.StreamCredit, l.MaxFrame
+	orDefault(&credit, conn.DefaultStreamCredit)
+	orDefault(&frame, wire.DefaultFrameLen)
+	return 3*credit + frame
 }
 
 func orDefault[T int | int64 | time.Duration](v *T, def T) {
@@ -437,9 +454,10 @@ func (r *Relay) Stats() Stats {
 }
 
 // Shutdown ends the relay in order. From its first moment /healthz says 503 and
-// new requests are refused, while those under way go on and are answered; then
-// the associations are closed and the listeners. When ctx ends first, what is
-// still under way is cut, its callers are told so, and ctx's error is returned.
+// new requests are refused, while those under way go on and are answered, streams
+// for Config.StreamDrain; then the associations are closed and the listeners. When
+// ctx ends first, what is still under way is cut, its callers are told so, and
+// ctx's error is returned.
 // A second call waits for the first.
 func (r *Relay) Shutdown(ctx context.Context) error {
 	var err error
@@ -463,7 +481,16 @@ func (r *Relay) shutdown(ctx context.Context) error {
 	r.mu.Unlock()
 
 	// With an ended ctx the rest cuts what is left, and its callers are told.
+	cut := func() {
+		r.edge.CutStreams()
+		r.forward.cutStreams()
+	}
+	endless := time.AfterFunc(r.cfg.StreamDrain, cut)
+	defer endless.Stop()
 	err := r.edge.Wait(ctx)
+	if err != nil {
+		cut()
+	}
 	if demo != nil {
 		err = errors.Join(err, demo.Shutdown(ctx))
 	}

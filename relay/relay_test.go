@@ -620,16 +620,6 @@ func TestWhoIsNotThere(t *testing.T) {
 	c.wantRefused(c.send(request), bridge.CodeNotDelivered, textNoAgentNamed)
 }
 
-func TestStreamingIsNotCarriedYet(t *testing.T) {
-	r := startRelay(t, Config{Demo: true})
-	for _, method := range []string{"message/stream", "SendStreamingMessage", "tasks/resubscribe", "SubscribeToTask"} {
-		request := `{"jsonrpc":"2.0","id":1,"method":"` + method + `"}`
-		post(t, r, "echo", request).want(t, 501, `"code":3,"name":"MethodUnsupported"`)
-		c := dial(t, r, "echo")
-		c.wantRefused(c.send(request), bridge.CodeMethodUnsupported, "")
-	}
-}
-
 // D15: a policy sees the effect and refuses before anything is forwarded.
 func TestPolicy(t *testing.T) {
 	var mu sync.Mutex

@@ -1,6 +1,7 @@
 // Package edge is the HTTP way in to the link: a caller POSTs one A2A JSON-RPC
 // message to an agent's path and gets the agent's answer, octet for octet, or a
-// definite error.
+// definite error. The answer to a streaming operation is a stream of Server-Sent
+// Events.
 //
 //	POST /agents/NAME                              one JSON-RPC request or notification
 //	GET  /agents/NAME/.well-known/agent-card.json  the agent's public card
@@ -13,7 +14,8 @@
 // notification is answered 202 without a body. Everything else never reached the
 // agent, or nobody knows; it is an application/problem+json object (RFC 9457)
 // with the code and name of the transport error, under the status that FaultOf
-// tells (D23).
+// tells (D23). A stream that ends before its agent has ended it is an HTTP body
+// that is cut: no caller can take it for a complete one.
 //
 // No header of a caller crosses the link, and no credential ever does (D21).
 package edge
@@ -81,6 +83,9 @@ type Forwarder interface {
 	Call(ctx context.Context, m *Message) (*Reply, error)
 	// Notify delivers a notification; nil says that it is on its way.
 	Notify(ctx context.Context, m *Message) error
+	// Stream delivers a request that is answered by a stream, without waiting for
+	// the answer. The end of ctx ends the stream.
+	Stream(ctx context.Context, m *Message) (Stream, error)
 }
 
 // Defaults of Config.
@@ -91,6 +96,9 @@ const (
 	DefaultBodyTimeout  = 30 * time.Second
 	DefaultTimeout      = 10 * time.Minute
 	DefaultWriteTimeout = 10 * time.Second
+	DefaultStallTimeout = time.Minute
+	DefaultCommitAfter  = 500 * time.Millisecond
+	DefaultKeepAlive    = 20 * time.Second
 )
 
 // Config configures an Edge. Forwarder is required; every other zero value stands
@@ -122,6 +130,16 @@ type Config struct {
 	BodyTimeout  time.Duration
 	Timeout      time.Duration
 	WriteTimeout time.Duration
+	// StallTimeout is WriteTimeout for streams (1 min): a caller of a stream may
+	// pause, during which its agent waits. How long a stream takes has no bound.
+	StallTimeout time.Duration
+	// CommitAfter is how long a stream waits for its first event before its status
+	// and header are sent (500 ms). Until then an error has a status of its own;
+	// afterwards it cuts the body.
+	CommitAfter time.Duration
+	// KeepAlive is after how much silence a stream sends a comment, for what lies
+	// between it and the caller and cuts silent connections (20 s); below 0 never.
+	KeepAlive time.Duration
 
 	// Logger gets one debug line a request, without headers and bodies; nil
 	// discards it.
@@ -135,6 +153,9 @@ type Edge struct {
 	budget *buf.Budget
 	gate   gate.Gate
 	stats  counters
+
+	cut        context.Context // ends when the streams are to end
+	cutStreams context.CancelFunc
 }
 
 // ErrNoForwarder is New's error for a configuration without a Forwarder.
@@ -151,6 +172,11 @@ func New(cfg Config) (*Edge, error) {
 	orDefault(&cfg.BodyTimeout, DefaultBodyTimeout)
 	orDefault(&cfg.Timeout, DefaultTimeout)
 	orDefault(&cfg.WriteTimeout, DefaultWriteTimeout)
+	orDefault(&cfg.StallTimeout, DefaultStallTimeout)
+	orDefault(&cfg.CommitAfter, DefaultCommitAfter)
+	if cfg.KeepAlive == 0 {
+		cfg.KeepAlive = DefaultKeepAlive
+	}
 	if cfg.Challenge == "" {
 		cfg.Challenge = "Bearer"
 	}
@@ -159,6 +185,7 @@ func New(cfg Config) (*Edge, error) {
 		e.log = slog.New(slog.DiscardHandler)
 	}
 	e.gate.Limit = cfg.MaxInFlight
+	e.cut, e.cutStreams = context.WithCancel(context.Background())
 	return e, nil
 }
 
@@ -171,6 +198,10 @@ func orDefault[T int | int64 | time.Duration](v *T, def T) {
 // Drain makes the edge refuse new requests, and /healthz say so, from now on.
 // Those under way go on.
 func (e *Edge) Drain() { e.gate.Close() }
+
+// CutStreams ends the streams under way, which may be endless: their callers see
+// a body that is cut. It follows Drain.
+func (e *Edge) CutStreams() { e.cutStreams() }
 
 // Wait returns when the edge drains and no request is under way any more, or
 // with the context's error.
@@ -222,11 +253,13 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 		name, place = rest[:i], rest[i:]
 	}
 	x.message.Agent = name
+	defer func() { // a stream that breaks leaves by a panic
+		e.log.Debug("http", slog.String("agent", x.message.Agent), slog.String("op", x.op),
+			slog.Int("status", x.status), slog.Duration("took", time.Since(begin)))
+	}()
 	if err := x.serve(place); err != nil {
 		x.fail(FaultOf(err))
 	}
-	e.log.Debug("http", slog.String("agent", x.message.Agent), slog.String("op", x.op),
-		slog.Int("status", x.status), slog.Duration("took", time.Since(begin)))
 }
 
 // exchange is one HTTP request and its answer.
@@ -363,12 +396,12 @@ func (x *exchange) post() error {
 	if e.log.Enabled(x.r.Context(), slog.LevelDebug) {
 		x.op = string(method) // the view ends with the body
 	}
-	if a2a.IsStream(method) {
-		return &bridge.Error{Code: bridge.CodeMethodUnsupported, Text: "streaming operations are not carried here"}
-	}
 	x.message.Effect = bridge.Destructive
 	if effect, known := a2a.Effect(method); known {
 		x.message.Effect = effect
+	}
+	if m.Kind == jsonrpc.KindRequest && a2a.IsStream(method) {
+		return x.stream(content.Release)
 	}
 
 	ctx, cancel := context.WithTimeout(x.r.Context(), e.cfg.Timeout)
@@ -387,13 +420,7 @@ func (x *exchange) post() error {
 		return x.gone(err)
 	}
 	defer release(reply)
-	if reply.Error {
-		e.stats.errors.Add(1)
-	} else {
-		e.stats.results.Add(1)
-	}
-	x.w.Header().Set("Cache-Control", "no-store")
-	x.answer(http.StatusOK, media.JSON, reply.Body)
+	x.reply(reply.Body, reply.Error)
 	return nil
 }
 

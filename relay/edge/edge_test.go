@@ -26,10 +26,14 @@ func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
 type agent struct {
 	call   func(ctx context.Context, m *Message) (*Reply, error)
 	notify func(ctx context.Context, m *Message) error
+	stream func(ctx context.Context, m *Message) (Stream, error)
 }
 
 func (a *agent) Call(ctx context.Context, m *Message) (*Reply, error) { return a.call(ctx, m) }
 func (a *agent) Notify(ctx context.Context, m *Message) error         { return a.notify(ctx, m) }
+func (a *agent) Stream(ctx context.Context, m *Message) (Stream, error) {
+	return a.stream(ctx, m)
+}
 
 // echo answers with the request's id and the fields of the message.
 func echo(_ context.Context, m *Message) (*Reply, error) {
@@ -274,14 +278,6 @@ func TestStatusOfFaults(t *testing.T) {
 				t.Errorf("told %s", a.body)
 			}
 		}
-	}
-}
-
-// Streaming operations get a definite answer, and nothing is forwarded.
-func TestStreamingOperationsAreNotCarried(t *testing.T) {
-	_, s := newEdge(t, Config{Forwarder: &agent{}})
-	for _, method := range []string{"message/stream", "tasks/resubscribe", "SendStreamingMessage", "SubscribeToTask"} {
-		post(t, s, `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`).wantProblem(t, 501, bridge.CodeMethodUnsupported, "stream")
 	}
 }
 
@@ -659,6 +655,10 @@ func FuzzPost(f *testing.F) {
 				check(m)
 				return nil
 			},
+			stream: func(_ context.Context, m *Message) (Stream, error) {
+				check(m)
+				return nil, ErrNoAgent
+			},
 		}})
 		if err != nil {
 			t.Fatal(err)
@@ -667,7 +667,7 @@ func FuzzPost(f *testing.F) {
 		r := httptest.NewRequest("POST", "/agents/echo", bytes.NewReader(octets))
 		r.Header.Set("Content-Type", "application/json")
 		e.ServeHTTP(w, r)
-		if reached != (w.Code == 200 || w.Code == 202) || (!reached && w.Code != 400 && w.Code != 501) {
+		if reached != (w.Code == 200 || w.Code == 202 || w.Code == 404) || (!reached && w.Code != 400) {
 			t.Errorf("status %d, reached the agent %v", w.Code, reached)
 		}
 		if e.budget.Used() != 0 || e.gate.Inside() != 0 {

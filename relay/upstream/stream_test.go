@@ -165,7 +165,9 @@ func TestStreamCallAnsweredWithoutAStream(t *testing.T) {
 		"ndjson":             {answerWith(200, "application/x-ndjson", event(1)), 200, "application/x-ndjson"},
 		"204":                {func(w http.ResponseWriter, _ *http.Request) { w.WriteHeader(204) }, 204, "without a body"},
 		"a stream under 500": {answerWith(500, "text/event-stream", "data: "+event(1)+"\n\n"), 500, "HTTP status 500 with text/event-stream"},
-		"a redirect":         {func(w http.ResponseWriter, r *http.Request) { http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect) }, 307, "redirects are not followed"},
+		"a redirect": {func(w http.ResponseWriter, r *http.Request) {
+			http.Redirect(w, r, "/elsewhere", http.StatusTemporaryRedirect)
+		}, 307, "redirects are not followed"},
 		"a compressed stream": {func(w http.ResponseWriter, r *http.Request) {
 			w.Header().Set("Content-Encoding", "gzip")
 			events("x")(w, r)

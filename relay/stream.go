@@ -1,0 +1,206 @@
+package relay
+
+import (
+	"context"
+	"errors"
+	"io"
+	"sync"
+
+	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/relay/edge"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+)
+
+// What callers of streams are told besides.
+const (
+	textSlow     = "the stream was read too slowly"
+	textTooLarge = "an event is larger than its receiver accepts"
+)
+
+// passage is a stream of an N-PAMP caller on its way: what comes from the agent on
+// one loop leaves for the caller on another.
+//
+//	agent -- DATA --> HandleEvent -- TrySend --> caller
+//	      <- credit - Consumed <------- sent ---
+//	      <- cancel - Cancel <--------- over ---
+//
+// The agent is given credit for an event when it has left for the caller, so what
+// waits here is bounded by one stream's credit. An agent that knows no credit is
+// bounded by the producer's buffer, and cut with a reason beyond it.
+type passage struct {
+	f      *forwarder
+	r      *carriage.Request
+	to     *carriage.Producer
+	demand *demand
+	end    func() bool // of watching for a shutdown
+}
+
+// demand is what a caller's side asks of the agent's. It lives as long as the
+// producer's callbacks, so it lets go of the rest when the agent's side has ended.
+type demand struct {
+	mu   sync.Mutex
+	from *carriage.Consumer
+	// What there was before from, until StartStream had returned.
+	owed int   // octets to be credited
+	err  error // why it is to be cancelled
+	over bool
+}
+
+// forwardStream forwards a request that is answered by a stream.
+func (f *forwarder) forwardStream(r *carriage.Request, to *route) {
+	x := &passage{f: f, r: r, demand: new(demand)}
+	var err error
+	x.to, err = r.Stream(carriage.StreamOptions{Buffer: f.streamBuffer, Sent: x.demand.sent, Over: x.demand.stop})
+	if err != nil {
+		return // the exchange is over
+	}
+	hop := forward{f: f}
+	hop.hop(&r.Inbound)
+	hop.call.Timeout = 0
+	r.RetainEnvelope() // the foreign octets are copied by StartStream
+	x.end = context.AfterFunc(f.cut, func() { x.cut(carriage.ErrDraining, textDraining) })
+	from, err := f.bridge.StartStream(to.assoc, &hop.call, &carriage.StreamCall{Manual: true}, x)
+	if err != nil {
+		x.HandleReply(&carriage.Reply{Err: err})
+		return
+	}
+	x.demand.begin(from)
+}
+
+func (d *demand) begin(from *carriage.Consumer) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.over {
+		return
+	}
+	d.from = from
+	from.Consumed(d.owed)
+	if d.err != nil {
+		from.Cancel(d.err)
+	}
+}
+
+// sent gives the agent credit for what has left.
+func (d *demand) sent(octets int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.from == nil {
+		d.owed += octets
+		return
+	}
+	d.from.Consumed(octets)
+}
+
+// stop tells the agent that nobody takes its events any more; nil is the end that
+// it made itself.
+func (d *demand) stop(err error) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case err == nil:
+	case d.from == nil:
+		d.err = err
+	default:
+		d.from.Cancel(err)
+	}
+}
+
+func (d *demand) end() {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.over, d.from = true, nil
+}
+
+// cut ends the stream on both sides before its time.
+func (x *passage) cut(err error, text string) {
+	_ = x.to.Refuse(bridge.CodeNotDelivered, text) // unless it has ended
+	x.demand.stop(err)
+}
+
+// HandleEvent implements carriage.StreamHandler, on the agent's loop.
+func (x *passage) HandleEvent(e *carriage.Event) {
+	err := x.to.TrySend(e.Foreign)
+	switch {
+	case err == nil:
+	case errors.Is(err, engine.ErrWouldBlock):
+		x.cut(carriage.ErrSlowConsumer, textSlow)
+	case errors.Is(err, engine.ErrTooLarge), errors.Is(err, bridge.ErrAmbiguous):
+		x.cut(err, textTooLarge)
+	default:
+		x.demand.stop(err) // it is over for the caller
+	}
+}
+
+// HandleReply implements carriage.StreamHandler, on the agent's loop. What can't be
+// told to the caller has nobody to go to any more, or is told as what it is.
+func (x *passage) HandleReply(reply *carriage.Reply) {
+	x.end()
+	x.demand.end()
+	var err error
+	switch {
+	case reply.Err != nil:
+		x.f.undelivered.Add(1)
+		code, text := outcome(reply)
+		_ = x.to.Refuse(code, text)
+	case reply.Kind == bridge.KindError:
+		err = x.to.Fail(reply.Foreign)
+	case reply.Kind == bridge.KindResponse:
+		err = x.to.Respond(reply.Foreign)
+	case len(reply.Foreign) == 0:
+		err = x.to.EndEmpty()
+	default:
+		err = x.to.End(reply.Foreign)
+	}
+	if errors.Is(err, engine.ErrTooLarge) || errors.Is(err, bridge.ErrAmbiguous) {
+		_ = x.to.Refuse(bridge.CodeNotDelivered, textTooLarge)
+	}
+	x.r.Release()
+}
+
+// Stream implements edge.Forwarder.
+func (f *forwarder) Stream(ctx context.Context, m *edge.Message) (edge.Stream, error) {
+	if err := f.admit(m, false); err != nil {
+		return nil, err
+	}
+	f.requests.Add(1)
+	to := f.routes.find(m.Agent)
+	if to == nil {
+		f.undelivered.Add(1)
+		return nil, edge.ErrNoAgent
+	}
+	call := hopFrom(m)
+	s, err := f.bridge.Stream(ctx, to.assoc, &call, nil)
+	if err != nil {
+		f.undelivered.Add(1)
+		return nil, edgeError(&carriage.Reply{Err: err})
+	}
+	return &edgeStream{f: f, Stream: s}, nil
+}
+
+// edgeStream is a link's stream for an HTTP caller.
+type edgeStream struct {
+	f *forwarder
+	*carriage.Stream
+	over bool
+}
+
+// Next implements edge.Stream.
+func (s *edgeStream) Next() (edge.Event, error) {
+	if s.over {
+		return edge.Event{}, io.EOF
+	}
+	e, err := s.Stream.Next()
+	var foreign *carriage.ForeignError
+	switch {
+	case err == nil:
+		return edge.Event{Body: e.Foreign, Reply: e.Kind == bridge.KindResponse}, nil
+	case err == io.EOF:
+		return edge.Event{}, io.EOF
+	case errors.As(err, &foreign):
+		s.over = true
+		return edge.Event{Body: foreign.Foreign, Reply: true, Error: true}, nil
+	}
+	s.f.undelivered.Add(1)
+	return edge.Event{}, edgeError(&carriage.Reply{Err: err, Sent: true})
+}

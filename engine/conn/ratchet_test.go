@@ -838,23 +838,21 @@ func TestExhaustion_FailsClosed(t *testing.T) {
 }
 
 // setField moves a counter of another package to where no test could wait for it.
-func setField(of any, name string, v uint64) {
+func setField(of any, name string, v uint64) { fieldOf(of, name).SetUint(v) }
+
+func fieldOf(of any, name string) reflect.Value {
 	f := reflect.ValueOf(of).Elem().FieldByName(name)
-	reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem().SetUint(v)
+	return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
 }
 
 // Every secret that a change retires is erased at once, and all of them when the
 // association ends.
 func TestKeys_RetiredAreErased(t *testing.T) {
-	field := func(of any, name string) reflect.Value {
-		f := reflect.ValueOf(of).Elem().FieldByName(name)
-		return reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
-	}
 	aead := func(of any) reflect.Value {
-		return field(of, "slots").Index(0).Field(0).Elem()
+		return fieldOf(of, "slots").Index(0).Field(0).Elem()
 	}
 	zero := func(v reflect.Value) bool { return v.Elem().IsZero() }
-	secret := func(root *schedule.Root) string { return string(field(root, "secret").Slice(0, 32).Bytes()) }
+	secret := func(root *schedule.Root) string { return string(fieldOf(root, "secret").Slice(0, 32).Bytes()) }
 
 	r := newRig(t, nil)
 	r.turn(r.frame(wire.ChannelBridge, 0x0100, "x"))

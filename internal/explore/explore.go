@@ -17,8 +17,12 @@ import (
 //
 // state abstracts a machine to what tells its states apart. step gives one input
 // to a copy of m, judges what came of it, and returns the copy; it must leave m as
-// it was. When it reports false the copy is not followed.
-func Search[M any, S comparable, I any](start M, state func(M) S, inputs []I, step func(m M, in I) (M, bool)) []S {
+// it was. When it reports false the copy is not followed. A copy that is not kept
+// is handed to drop, if there is one, for use again.
+func Search[M any, S comparable, I any](start M, state func(M) S, inputs []I, step func(m M, in I) (M, bool), drop func(M)) []S {
+	if drop == nil {
+		drop = func(M) {}
+	}
 	first := state(start)
 	seen := map[S]bool{first: true}
 	order := []S{first}
@@ -32,12 +36,16 @@ func Search[M any, S comparable, I any](start M, state func(M) S, inputs []I, st
 			if !ok {
 				continue
 			}
-			if s := state(next); !seen[s] {
-				seen[s] = true
-				order = append(order, s)
-				queue = append(queue, next)
+			s := state(next)
+			if seen[s] {
+				drop(next)
+				continue
 			}
+			seen[s] = true
+			order = append(order, s)
+			queue = append(queue, next)
 		}
+		drop(m)
 	}
 	return order
 }

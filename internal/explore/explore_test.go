@@ -25,7 +25,11 @@ func TestSearchFindsEveryState(t *testing.T) {
 		}
 		return m, true
 	}
-	states := Search(machine{}, func(m machine) machine { return m }, []string{"a", "b", "leave"}, step)
+	dropped := 0
+	states := Search(machine{}, func(m machine) machine { return m }, []string{"a", "b", "leave"}, step, func(machine) { dropped++ })
+	if dropped != 1+30 { // the first, and what every followed step made
+		t.Errorf("%d machines dropped", dropped)
+	}
 	if len(states) != 15 || steps != 45 || slices.Contains(states, machine{99, 99}) {
 		t.Errorf("%d states, %d steps", len(states), steps)
 	}

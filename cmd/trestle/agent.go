@@ -41,8 +41,8 @@ No redirect is followed, nothing compressed, and no request sent twice unless it
 to be read-only. Headers of callers do not cross; what the agent wants to see of
 credentials comes from --header-file.
 
-SIGTERM or SIGINT drains it: new requests are refused and those under way answered. A
-second signal ends it on the spot.
+SIGTERM or SIGINT drains it: new requests are refused and those under way answered; streams
+may go on for half of --drain. A second signal ends it on the spot.
 
 Exit codes: 0 drained, 1 could not run, 2 wrong usage.`,
 		Flags: append(append([]cli.Flag{
@@ -50,7 +50,8 @@ Exit codes: 0 drained, 1 could not run, 2 wrong usage.`,
 			&cli.StringFlag{Name: "upstream", Required: true, Usage: "deliver to the agent's JSON-RPC endpoint at `URL`"},
 			&cli.StringFlag{Name: "card-url", Usage: "the agent's card is at `URL`; without it the well-known places are tried"},
 			&cli.StringFlag{Name: "header-file", Usage: "send the fields in `FILE`, as in \"Authorization: Bearer ...\", one a line, with each request", TakesFile: true},
-			&cli.DurationFlag{Name: "timeout", Value: relay.DefaultAgentTimeout, Usage: "give the agent `D` for an answer"},
+			&cli.DurationFlag{Name: "timeout", Value: relay.DefaultAgentTimeout, Usage: "give the agent `D` for an answer, but for streams"},
+			&cli.DurationFlag{Name: "stream-idle", Usage: "give a stream up that says nothing for `D`; 0 never does"},
 			drainFlag(),
 		}, dialFlags()...), logFlags("info")...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -67,7 +68,8 @@ Exit codes: 0 drained, 1 could not run, 2 wrong usage.`,
 
 func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 	cfg = relay.AgentConfig{
-		Timeout: cmd.Duration("timeout"),
+		Timeout:     cmd.Duration("timeout"),
+		StreamDrain: streamDrain(cmd),
 		OnReady: func(s relay.Standing) {
 			// Whoever reads it may have gone; the agent serves on.
 			_ = printLine(cmd, "ready agent=%s peer=%v", s.Agent, s.Peer)
@@ -81,6 +83,9 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 	}
 	if cfg.Timeout <= 0 {
 		return cfg, usagef("--timeout: %v is not positive", cfg.Timeout)
+	}
+	if d := cmd.Duration("stream-idle"); d < 0 {
+		return cfg, usagef("--stream-idle: %v is negative", d)
 	}
 	if cfg.Name, err = agentName(cmd, "name"); err != nil {
 		return cfg, err
@@ -109,6 +114,8 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 		Header:  header,
 		Timeout: cfg.Timeout,
 		Logger:  cfg.Logger,
+
+		StreamIdle: cmd.Duration("stream-idle"),
 	})
 	if err != nil {
 		return cfg, usagef("--upstream, --card-url or --header-file: %w", err)

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"strconv"
 	"time"
 
 	"github.com/urfave/cli/v3"
@@ -22,7 +23,7 @@ import (
 func callCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "call",
-		Usage: "send one A2A message to an agent and print its reply",
+		Usage: "send one A2A message to an agent and print its reply, or its stream",
 		Description: `Reads one A2A message, a JSON-RPC request or notification, from standard input, sends it
 to an agent through its relay, and writes the reply to standard output exactly as the agent
 sent it: no octet more or less. A notification has no reply.
@@ -35,21 +36,32 @@ sent it: no octet more or less. A notification has no reply.
 The last one asks for the agent's card, which has no JSON-RPC request of its own: with
 --method, standard input may be empty.
 
+An operation that is answered by a stream needs --frames. Each event is then written as
+soon as it comes, as its length in decimal, a newline, its octets and a newline:
+
+   echo '{"jsonrpc":"2.0","id":1,"method":"message/stream","params":{"message":{"kind":"message","messageId":"m1","role":"user","parts":[{"kind":"text","text":"hello"}]}}}' |
+     trestle call --to 127.0.0.1:7447 --agent echo --frames
+
+With --frames any reply is written so. A stream has no timeout unless one is given.
+
 The safety label says what the operation may do: read_only, idempotent_write,
 non_idempotent_write or destructive. It is what A2A's mapping knows of the method, and
 destructive for a method it does not know, unless --label says otherwise.
 
 Exit codes:
-   0  the agent's response is on standard output (or the notification was sent)
+   0  the agent's response is on standard output (or the notification was sent), or all
+      of its stream
    2  the command line or the message was wrong; nothing was sent
-   3  the agent's own error is on standard output
-   4  there is no answer of the agent: the transport error's code and name are on
-      standard error. "Outcome unknown" means that the request had left.`,
+   3  the agent's own error is on standard output, in a stream as the last event
+   4  there is no answer of the agent, or its stream broke off: the transport error's
+      code and name are on standard error. "Outcome unknown" means that the request
+      had left.`,
 		Flags: append(dialFlags(),
 			&cli.StringFlag{Name: "agent", Required: true, Usage: "the agent to reach, `NAME`"},
 			&cli.StringFlag{Name: "label", Usage: "label the request with `EFFECT`, or with none for \"none\""},
 			&cli.StringFlag{Name: "method", Usage: "the operation `NAME`, needed only when standard input is empty"},
-			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "give up after `D`; 0 is never"},
+			&cli.BoolFlag{Name: "frames", Usage: "take a stream, and write each of its events with its length"},
+			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "give up after `D`; 0 is never, and the default with --frames"},
 			&cli.StringFlag{Name: "log-level", Value: "error", Usage: "lowest `LEVEL` that is logged: debug, info, warn or error"},
 		),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -77,6 +89,7 @@ type caller struct {
 	peer      identity.Verifier
 	engine    engine.Config
 	timeout   time.Duration
+	frames    bool
 	log       *slog.Logger
 
 	call   carriage.Call
@@ -84,7 +97,10 @@ type caller struct {
 }
 
 func newCaller(cmd *cli.Command) (*caller, error) {
-	c := &caller{timeout: cmd.Duration("timeout")}
+	c := &caller{timeout: cmd.Duration("timeout"), frames: cmd.Bool("frames")}
+	if c.frames && !cmd.IsSet("timeout") {
+		c.timeout = 0
+	}
 	c.call = carriage.Call{Protocol: bridge.ProtocolA2A, Method: cmd.String("method")}
 	var err error
 	if c.to, err = address(cmd, "to"); err != nil {
@@ -146,6 +162,9 @@ func (c *caller) take(message []byte) error {
 		return errors.New("--method: the message names another one")
 	}
 	c.call.Foreign = message
+	if method := m.AppendMethod(nil); !c.notify && !c.frames && a2a.IsStream(method) {
+		return fmt.Errorf("%s is answered by a stream, which takes --frames", method)
+	}
 	return nil
 }
 
@@ -184,10 +203,19 @@ func (c *caller) run(ctx context.Context, stdout io.Writer) error {
 		if err := b.Notify(ctx, a, &c.call); err != nil {
 			return transportError(err, false)
 		}
-		// The end of an association waits for what is queued.
+		// The end of an association waits for what is queued, and its CLOSE_ACK says
+		// that the peer has read it: nothing else would tell that a notification
+		// got lost.
 		a.Close(0, "")
 		<-a.Done()
+		var end *engine.CloseError
+		if !errors.As(a.Err(), &end) || !end.Acked {
+			return transportError(a.Err(), true)
+		}
 		return nil
+	}
+	if c.frames {
+		return c.stream(ctx, b, a, stdout)
 	}
 	reply, err := b.Call(ctx, a, &c.call)
 	if err != nil {
@@ -198,6 +226,45 @@ func (c *caller) run(ctx context.Context, stdout io.Writer) error {
 		return fmt.Errorf("writing the reply: %w", err)
 	}
 	if reply.Kind == bridge.KindError {
+		return &exitError{code: exitForeign}
+	}
+	return nil
+}
+
+// stream writes each event of the reply as a frame.
+func (c *caller) stream(ctx context.Context, b *carriage.Bridge, a *engine.Association, stdout io.Writer) error {
+	s, err := b.Stream(ctx, a, &c.call, nil)
+	if err != nil {
+		return transportError(err, false)
+	}
+	defer s.Close()
+	var frame []byte
+	write := func(octets []byte) error {
+		frame = strconv.AppendInt(frame[:0], int64(len(octets)), 10)
+		frame = append(append(append(frame, '\n'), octets...), '\n')
+		if _, err := stdout.Write(frame); err != nil {
+			return fmt.Errorf("writing an event: %w", err)
+		}
+		return nil
+	}
+	failed := false // the agent's own error came last
+	for e, err := range s.Events() {
+		var foreign *carriage.ForeignError
+		switch {
+		case err == nil:
+			var m jsonrpc.Message
+			failed = jsonrpc.Scan(e.Foreign, &m) == nil && m.Kind == jsonrpc.KindError
+		case errors.As(err, &foreign):
+			failed, e.Foreign = true, foreign.Foreign
+		default:
+			return transportError(err, true)
+		}
+		if err := write(e.Foreign); err != nil {
+			return err
+		}
+	}
+	a.Close(0, "")
+	if failed {
 		return &exitError{code: exitForeign}
 	}
 	return nil

@@ -12,6 +12,7 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/relay"
+	"github.com/trestle-npamp/trestle/relay/edge"
 )
 
 func serveCommand() *cli.Command {
@@ -21,7 +22,8 @@ func serveCommand() *cli.Command {
 		Description: `Agents dial the relay and announce their names (see "trestle agent"). Callers reach them
 over N-PAMP (see "trestle call") or over HTTP:
 
-   POST /agents/NAME                               any A2A request or notification
+   POST /agents/NAME                               any A2A request or notification;
+                                                   streams as Server-Sent Events
    GET  /agents/NAME/.well-known/agent-card.json   the agent's card
    GET  /healthz                                   200 while the relay takes requests
 
@@ -46,7 +48,9 @@ When it serves, it writes exactly one line to standard output,
 
 with the real ports and its public key; logs go to standard error. SIGTERM or SIGINT
 drains it: /healthz fails at once, new requests are refused, those under way are answered,
-and it exits with 0, after --drain at the latest. A second signal ends it on the spot.
+and it exits with 0, after --drain at the latest. Streams may go on for half of that time
+and are then cut, which their callers can tell from an end. A second signal ends it on the
+spot.
 
 Exit codes: 0 drained, 1 could not serve, 2 wrong usage.`,
 		Flags: append([]cli.Flag{
@@ -58,6 +62,7 @@ Exit codes: 0 drained, 1 could not serve, 2 wrong usage.`,
 			&cli.StringFlag{Name: "tls-cert", Usage: "show the certificate in `FILE` (PEM) under the associations; a self-signed one without it, since peers go by the key", TakesFile: true},
 			&cli.StringFlag{Name: "tls-key", Usage: "the certificate's private key is in `FILE` (PEM)", TakesFile: true},
 			&cli.BoolFlag{Name: "allow-open-http", Usage: "permit HTTP beyond this machine, where there is no authentication"},
+			&cli.DurationFlag{Name: "keep-alive", Value: edge.DefaultKeepAlive, Usage: "send a comment to the caller of a stream that is silent for `D`; 0 never does"},
 			&cli.IntFlag{Name: "loops", Usage: "run `N` event loops; 0 is one a processor"},
 			drainFlag(),
 		}, append(transportFlags(), logFlags("info")...)...),
@@ -84,6 +89,15 @@ func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
 		AllowOpenHTTP: cmd.Bool("allow-open-http"),
 		Demo:          !cmd.Bool("no-demo"),
 		Engine:        engine.Config{Loops: cmd.Int("loops")},
+		StreamDrain:   streamDrain(cmd),
+	}
+	switch d := cmd.Duration("keep-alive"); {
+	case d < 0:
+		return cfg, usagef("--keep-alive: %v is negative", d)
+	case d == 0:
+		cfg.Edge.KeepAlive = -1
+	default:
+		cfg.Edge.KeepAlive = d
 	}
 	if err := transport(cmd, &cfg.Engine); err != nil {
 		return cfg, err
@@ -165,6 +179,10 @@ func checkDrain(cmd *cli.Command) error {
 	}
 	return nil
 }
+
+// streamDrain is how long streams may go on during a drain: some never end, and the
+// rest of the time is for what follows their ends.
+func streamDrain(cmd *cli.Command) time.Duration { return max(cmd.Duration("drain")/2, 1) }
 
 // drain calls shutdown with the time that --drain allows. Running out of it is
 // no error: what was left has been cut as announced, and everybody concerned

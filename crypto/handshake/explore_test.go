@@ -55,17 +55,17 @@ var exploreRules = []struct{ message, variant, state, then string }{
 	{"CLIENT_HELLO", "nothing in common", "*", "fail ErrNoCommon"},
 	{"SERVER_HELLO", "not offered", "*", "fail ErrNotOffered"},
 	{"CLIENT_HELLO|SERVER_HELLO", "low-order X25519", "*", "fail kem.ErrLowOrder"},
-	{"CLIENT_HELLO", "right|again", "*", "say SERVER_HELLO; say SERVER_AUTH; to awaits CLIENT_AUTH"},
+	{"CLIENT_HELLO", "right", "*", "say SERVER_HELLO; say SERVER_AUTH; to awaits CLIENT_AUTH"},
 	{"CLIENT_HELLO", "unknown TLV|KEM octets changed|of another handshake", "*", "say SERVER_HELLO; say SERVER_AUTH; to awaits CLIENT_AUTH; differ"},
-	{"SERVER_HELLO", "right|again", "*", "to awaits SERVER_AUTH"},
+	{"SERVER_HELLO", "right", "*", "to awaits SERVER_AUTH"},
 	{"SERVER_HELLO", "unknown TLV|KEM octets changed|of another handshake", "*", "to awaits SERVER_AUTH; differ"},
 	{"*", "*", "awaits SERVER_AUTH, differs|awaits CLIENT_AUTH, differs", "fail ErrSealed"},
 	{"*", "payload changed|tag changed|other direction|of another handshake", "*", "fail ErrSealed"},
 	{"*", "signature changed", "*", "fail ErrCertVerify"},
 	{"*", "Finished changed", "*", "fail ErrFinished"},
 	{"*", "another identity", "*", "fail ErrPeerRefused"},
-	{"SERVER_AUTH", "right|again", "*", "say CLIENT_AUTH; to done"},
-	{"CLIENT_AUTH", "right|again", "*", "to done"},
+	{"SERVER_AUTH", "right", "*", "say CLIENT_AUTH; to done"},
+	{"CLIENT_AUTH", "right", "*", "to done"},
 }
 
 var exploreErrors = map[string][]error{
@@ -83,8 +83,6 @@ type exploreInput struct {
 	// message gives the octets; nil for a command.
 	octets func(w *exploreWorld) []byte
 	do     func(m *Machine)
-	// possible: the variant needs the secrets of both sides to agree.
-	agreed bool
 }
 
 // exploreWorld is a machine and its genuine peer.
@@ -94,7 +92,6 @@ type exploreWorld struct {
 	r       *run
 	other   *run // another handshake of the same sides, complete
 	differs bool
-	result  Result
 }
 
 func (w *exploreWorld) machine() *Machine {

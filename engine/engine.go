@@ -224,6 +224,8 @@ type Engine struct {
 	changed  chan struct{} // closed at each end of an association while closing
 	dials    sync.WaitGroup
 	refused  atomic.Uint64
+	life     context.Context // ends when Shutdown begins
+	end      context.CancelFunc
 	shutdown sync.Once
 	stopped  chan struct{}
 }
@@ -279,6 +281,7 @@ func New(cfg Config) (*Engine, error) {
 		changed: make(chan struct{}),
 		stopped: make(chan struct{}),
 	}
+	e.life, e.end = context.WithCancel(context.Background())
 	// Fail now and not at the first peer: the machine checks the combination of
 	// profiles, suites and identity.
 	if m, err := handshake.NewServer(e.handshakeConfig(acceptAny)); err != nil {
@@ -411,6 +414,13 @@ func (e *Engine) Dial(ctx context.Context, addr string, opts DialOptions) (*Asso
 	if peers == nil {
 		peers = e.cfg.Peers
 	}
+	timeout := e.cfg.Limits.HandshakeTimeout
+	if timeout <= 0 {
+		timeout = loop.DefaultHandshakeTimeout
+	}
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	defer context.AfterFunc(e.life, cancel)() // Shutdown ends dials under way
 	d := e.dialer
 	d.Start = func(role Role, res handshake.Result, local, remote net.Addr) *Association {
 		return e.start(role, res, local, remote, opts)
@@ -588,6 +598,7 @@ func (e *Engine) Shutdown(ctx context.Context) error {
 const cutWait = time.Second
 
 func (e *Engine) stop(ctx context.Context) error {
+	e.end()
 	e.mu.Lock()
 	e.closing = true
 	servers := make([]*loop.Server, 0, len(e.servers))
@@ -616,7 +627,7 @@ func (e *Engine) stop(ctx context.Context) error {
 		defer cancel()
 		_ = e.waitEnded(last)
 	}
-	e.dials.Wait() // each is bounded by its handshake deadline
+	e.dials.Wait() // their contexts have ended
 	return errors.Join(err, e.group.Close())
 }
 

@@ -571,3 +571,33 @@ func TestListenOnIPv4Only(t *testing.T) {
 		t.Errorf("listens on %v", l.Addr())
 	}
 }
+
+// Shutdown ends a dial whose peer says nothing; it does not wait for it.
+func TestShutdownEndsDials(t *testing.T) {
+	ln, err := net.Listen("tcp", "127.0.0.1:0") // accepts by its backlog and is silent
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer ln.Close()
+	e := newEngine(t, engine.Config{Limits: engine.Limits{HandshakeTimeout: time.Minute}})
+	dialled := make(chan error, 1)
+	go func() {
+		_, err := e.Dial(t.Context(), ln.Addr().String(), engine.DialOptions{})
+		dialled <- err
+	}()
+	c, err := ln.Accept()
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	start := time.Now()
+	if err := e.Shutdown(t.Context()); err != nil {
+		t.Error(err)
+	}
+	if err := <-dialled; err == nil {
+		t.Error("dialled a silent peer")
+	}
+	if d := time.Since(start); d > 5*time.Second {
+		t.Errorf("took %v", d)
+	}
+}

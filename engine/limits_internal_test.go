@@ -1,11 +1,13 @@
 package engine
 
 import (
+	"net"
 	"reflect"
 	"testing"
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/handshake"
+	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/profiles"
 )
 
@@ -63,5 +65,30 @@ func TestLimitsReachWhatHoldsThem(t *testing.T) {
 	}
 	if o.Conn.Rand == nil {
 		t.Error("no randomness for tier-2 steps")
+	}
+}
+
+// D12: without a rule, whoever comes from a loopback address is accepted, and
+// nobody else; a rule decides alone.
+func TestD12_WithoutARuleOnlyLoopbackIsAccepted(t *testing.T) {
+	k, err := identity.Generate(profiles.Ed25519, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	e := &Engine{}
+	for addr, ok := range map[string]bool{
+		"127.0.0.1": true, "127.8.8.8": true, "::1": true,
+		"192.0.2.1": false, "10.0.0.1": false, "2001:db8::1": false, "0.0.0.0": false,
+	} {
+		err := e.verifier(&net.TCPAddr{IP: net.ParseIP(addr), Port: 1}, nil)(k.Public())
+		if (err == nil) != ok {
+			t.Errorf("%s: %v", addr, err)
+		}
+		if err := e.verifier(&net.TCPAddr{IP: net.ParseIP(addr)}, identity.AllowList(identity.NewSet()))(k.Public()); err == nil {
+			t.Errorf("%s: an empty allow-list accepted a key", addr)
+		}
+	}
+	if err := e.verifier(&net.UnixAddr{Name: "x"}, nil)(k.Public()); err == nil {
+		t.Error("an address of another kind counts as loopback")
 	}
 }

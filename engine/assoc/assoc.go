@@ -236,7 +236,14 @@ func New(o Options, now time.Duration) *Association {
 
 // Start binds the association to its loop: HELLO is queued and the channels are
 // attached. A Turn must follow. Loop only.
-func (a *Association) Start(now time.Duration, t Transport, w *sched.Wheel) error {
+func (a *Association) Start(now time.Duration, t Transport, w *sched.Wheel) (err error) {
+	defer func() {
+		if p := recover(); p != nil {
+			a.o.Counters.Panics.Add(1)
+			a.o.Logger.Error("channel handler panicked in Attach", "panic", p, "stack", string(debug.Stack()))
+			err = fmt.Errorf("%w: %v", ErrPanic, p)
+		}
+	}()
 	a.now, a.trans, a.wheel = now, t, w
 	a.started.Store(true) // what was posted before is taken by the first Turn
 	if err := a.m.Open(); err != nil {
@@ -455,8 +462,10 @@ func (a *Association) EndTurn() []byte {
 		return b
 	}
 	a.runPosted()
-	if a.draining && !a.m.Closing() && a.busy() == 0 {
-		a.m.Close(a.now, a.drainCode, a.drainText)
+	if a.draining && !a.m.Closing() && a.busy() == 0 && a.m.Queued() == 0 && a.buffered == 0 {
+		// Everything has been given to the transport. A slow peer may take a while
+		// to read it, and its CLOSE_ACK says that it has.
+		a.m.CloseBy(a.now, a.drainCode, a.drainText, a.now+a.o.Stall)
 	}
 	batch := a.m.TakeBatch()
 	a.inTurn = false // what HandleRoom sends asks for a turn of its own
@@ -549,7 +558,11 @@ func (a *Association) finish(err *CloseError) {
 	a.StopTimer(&a.timeout.timer)
 	a.StopTimer(&a.stall.timer)
 	a.StopTimer(&a.rest.timer)
-	sched.Run(a.inbox.Close()) // their sends fail; whoever posted learns of the end below
+	for n := a.inbox.Close(); n != nil; { // their sends fail; whoever posted learns of the end below
+		rest := n.Take()
+		a.runTask(n)
+		n = rest
+	}
 	a.each(func(cc ChannelConn) { cc.HandleClose(err) })
 	a.m.Release()
 	a.settleRekem(err)
@@ -581,6 +594,10 @@ func (a *Association) busy() int {
 	}
 	return n
 }
+
+// Draining tells the driver that the association waits until nothing is left to
+// be sent: it wants a turn when the transport holds nothing any more. Loop only.
+func (a *Association) Draining() bool { return a.draining && !a.ended }
 
 // Pending tells the driver that frames wait for nothing but another turn and
 // room in the transport. Loop only.

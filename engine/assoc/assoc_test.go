@@ -8,10 +8,12 @@ import (
 	"testing"
 	"time"
 
+	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/nptest"
+	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/control"
@@ -513,5 +515,65 @@ func TestRestAndWakeUp(t *testing.T) {
 		if len(s.frames) != i+1 {
 			t.Fatalf("%d frames arrived, want %d", len(s.frames), i+1)
 		}
+	}
+}
+
+// A drain waits until everything has been given to the transport, however slow
+// its peer reads.
+func TestDrainWaitsForWhatIsQueued(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) { o.Server.Conn.HighWater = 8 << 10 })
+	p.Server.Block(true)
+	const n = 20
+	for range n {
+		if err := p.Server.SendBuf(wire.ChannelBridge, typ, plain(strings.Repeat("x", 4<<10))); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.Settle()
+	p.Server.Drain(control.CodeShutdown, "")
+	for range 30 { // the peer reads a little every two seconds
+		p.Run(2 * time.Second)
+		if len(s.closed) > 0 {
+			t.Fatalf("closed with %d of %d frames read: %v", len(c.frames), n, s.closed)
+		}
+		p.Server.Block(false)
+		p.Settle()
+		if len(c.closed) > 0 {
+			break
+		}
+		p.Server.Block(true)
+	}
+	if len(c.frames) != n || len(c.closed) != 1 {
+		t.Errorf("%d of %d frames arrived, closed %v", len(c.frames), n, c.closed)
+	}
+}
+
+// A handler that panics in Attach is an error of the start.
+func TestPanicInAttach(t *testing.T) {
+	a := assoc.New(assoc.Options{Handlers: []assoc.ChannelHandler{panicky{}}, Conn: pairConfig()}, 0)
+	if err := a.Start(0, still{}, sched.NewWheel(time.Millisecond, 0)); !errors.Is(err, assoc.ErrPanic) {
+		t.Errorf("started with %v", err)
+	}
+}
+
+type panicky struct{}
+
+func (panicky) Channel() wire.Channel                       { return wire.ChannelBridge }
+func (panicky) Attach(*assoc.Association) assoc.ChannelConn { panic("attach") }
+
+type still struct{}
+
+func (still) Wake()              {}
+func (still) Buffered() int      { return 0 }
+func (still) Now() time.Duration { return 0 }
+
+func pairConfig() conn.Config {
+	root := func(d wire.Direction) *schedule.Root {
+		return schedule.NewRoot(profiles.SHA256, d, make([]byte, 32))
+	}
+	return conn.Config{
+		Profile: profiles.Standard, Suite: profiles.AES256GCM,
+		Send: root(wire.ServerToClient), Recv: root(wire.ClientToServer),
 	}
 }

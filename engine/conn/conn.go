@@ -125,6 +125,9 @@ type CloseError struct {
 	Text string
 	// Remote tells whether the peer ended it.
 	Remote bool
+	// Acked tells, of an association that this side closed, that the peer
+	// answered with CLOSE_ACK: it has read everything that was sent before.
+	Acked bool
 	// Cause is what this side found wrong, or nil.
 	Cause error
 }
@@ -234,7 +237,7 @@ func (c *Config) fill() {
 	def(&c.MaxFrame, wire.DefaultFrameLen)
 	c.MaxFrame = min(max(c.MaxFrame, wire.FloorFrameLen), wire.MaxFrameLen)
 	def(&c.Credit, DefaultCredit)
-	c.Credit = max(c.Credit, FloorCredit)
+	c.Credit = max(c.Credit, FloorCredit, c.MaxFrame) // a frame we accept must be able to come
 	if c.StreamCredit >= 0 {
 		def(&c.StreamCredit, DefaultStreamCredit)
 		c.StreamCredit = max(c.StreamCredit, FloorStreamCredit)
@@ -411,7 +414,13 @@ func (c *Conn) PeerHello() (*control.Hello, bool) {
 func (c *Conn) Usable(ch wire.Channel) bool { return c.ours.has(ch) && c.theirs.has(ch) }
 
 // MaxSend is the largest plaintext, in octets, of one frame towards this peer.
-func (c *Conn) MaxSend() int { return c.maxPeerFrame - wire.HeaderLen - wire.TagLen }
+func (c *Conn) MaxSend() int {
+	n := c.maxPeerFrame - wire.HeaderLen - wire.TagLen
+	if c.hasHello && c.peerHello.HasCredit && !c.cfg.NoHello && c.peerHello.Credit < uint64(n) {
+		n = int(c.peerHello.Credit) // more would wait for credit for ever
+	}
+	return n
+}
 
 // Closed tells whether the machine has ended; Poll then gives EventClosed once.
 func (c *Conn) Closed() bool { return c.state >= stateClosed }

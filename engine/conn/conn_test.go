@@ -129,7 +129,7 @@ func TestHello_AbsentOneLiftsTheFloors(t *testing.T) {
 }
 
 func TestCredit_GrantsAndOverrun(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Credit = FloorCredit })
+	r := newRig(t, func(c *Config) { c.Credit, c.MaxFrame = FloorCredit, wire.FloorFrameLen })
 	r.turn(r.hello(nil))
 	big := strings.Repeat("d", 400<<10)
 	_, out := r.turn(r.frame(wire.ChannelBridge, 0x0100, big))
@@ -156,7 +156,7 @@ func TestCredit_GrantsAndOverrun(t *testing.T) {
 
 // Credit does not bind a peer that has sent no HELLO with key 2 (D6).
 func TestCredit_NotInForceWithoutBothHellos(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Credit = FloorCredit })
+	r := newRig(t, func(c *Config) { c.Credit, c.MaxFrame = FloorCredit, wire.FloorFrameLen })
 	big := strings.Repeat("d", 1<<19)
 	for range 5 {
 		r.turn(r.frame(wire.ChannelBridge, 0x0100, big))
@@ -292,7 +292,7 @@ func TestClose_AfterTheQueueThenAck(t *testing.T) {
 		t.Errorf("sending after Close: %v", err)
 	}
 	r.turn(r.frame(wire.ChannelControl, wire.TypeCloseAck, ""))
-	if r.ended == nil || r.ended.Remote || r.ended.Code != control.CodeShutdown {
+	if r.ended == nil || r.ended.Remote || !r.ended.Acked || r.ended.Code != control.CodeShutdown {
 		t.Errorf("ended with %v", r.ended)
 	}
 }
@@ -633,4 +633,42 @@ func FuzzConn(f *testing.F) {
 			t.Fatal("an unsealed frame was opened")
 		}
 	})
+}
+
+// An end without CLOSE_ACK does not count as one: what was sent may not have been
+// read.
+func TestClose_WithoutAckIsTold(t *testing.T) {
+	r := newRig(t, nil)
+	r.c.Close(r.now, 0, "")
+	r.turn(nil)
+	r.c.HandleEOF(r.now, nil)
+	if ev, ok := r.c.Poll(); !ok || ev.Kind != EventClosed || ev.Err.Acked {
+		t.Errorf("ended with %v", ev.Err)
+	}
+}
+
+// A second Close shortens a longer wait and never lengthens it.
+func TestClose_ShortensTheWait(t *testing.T) {
+	r := newRig(t, nil)
+	r.c.CloseBy(r.now, 0, "", r.now+time.Hour)
+	r.c.Close(r.now, 0, "")
+	r.c.CloseBy(r.now, 0, "", r.now+time.Hour)
+	if at, ok := r.c.Deadline(); !ok || at != r.now+DefaultCloseWait {
+		t.Errorf("ends at %v, %v", at-r.now, ok)
+	}
+}
+
+// A frame that the peer's credit can never cover is refused at once: it would
+// wait for ever.
+func TestCredit_BoundsTheLargestFrame(t *testing.T) {
+	r := newRig(t, nil)
+	r.turn(r.hello(nil)) // 4 MiB frames, 1 MiB of credit
+	if got := r.c.MaxSend(); got != FloorCredit {
+		t.Errorf("largest plaintext %d, want %d", got, FloorCredit)
+	}
+	r = newRig(t, func(c *Config) { c.MaxFrame, c.Credit = 8<<20, 1<<20 })
+	var h control.Hello
+	if err := control.ParseHello(&h, []byte(r.sent[0].payload)); err != nil || h.Credit < h.MaxMessage {
+		t.Errorf("our HELLO gives %d octets of credit for frames of %d: %v", h.Credit, h.MaxMessage, err)
+	}
 }

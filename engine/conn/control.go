@@ -31,7 +31,7 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) (Event
 			c.cfg.Counters.StaleAcks.Add(1)
 			break
 		}
-		c.end(&CloseError{Code: c.closeCode, Text: c.closeText})
+		c.end(&CloseError{Code: c.closeCode, Text: c.closeText, Acked: true})
 	case wire.TypeError:
 		c.cfg.Counters.ErrorsIn.Add(1)
 		r, err := control.ParseErrorReport(pt)
@@ -308,15 +308,24 @@ func (c *Conn) reply(ch wire.Channel, t wire.FrameType, payload []byte) {
 }
 
 // Close ends the association in order: what is queued goes first, bounded by
-// CloseWait, then ERROR with code and text (unless code is 0), then CLOSE.
+// CloseWait, then ERROR with code and text (unless code is 0), then CLOSE. After
+// CloseBy it shortens the wait.
 func (c *Conn) Close(now time.Duration, code control.ErrorCode, text string) {
+	c.CloseBy(now, code, text, now+c.cfg.CloseWait)
+}
+
+// CloseBy is Close with a wait of the caller's: the association ends at by at the
+// latest.
+func (c *Conn) CloseBy(now time.Duration, code control.ErrorCode, text string, by time.Duration) {
 	c.now = now
-	if c.state != stateOpen {
-		return
+	switch c.state {
+	case stateOpen:
+		c.state = stateClosing
+		c.closeCode, c.closeText = code, text
+		c.closeBy = by
+	case stateClosing:
+		c.closeBy = min(c.closeBy, by)
 	}
-	c.state = stateClosing
-	c.closeCode, c.closeText = code, text
-	c.closeBy = now + c.cfg.CloseWait
 }
 
 // Abort ends the association at once: ERROR with code, CLOSE, no waiting.

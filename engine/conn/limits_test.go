@@ -155,7 +155,7 @@ func TestD28_BudgetOfPartialFrames(t *testing.T) {
 // D6: credit is counted from the beginning: a peer whose HELLO comes after it has
 // sent more than that closes the association.
 func TestD6_OverrunBeforeHello(t *testing.T) {
-	r := newRig(t, func(c *Config) { c.Credit = FloorCredit })
+	r := newRig(t, func(c *Config) { c.Credit, c.MaxFrame = FloorCredit, wire.FloorFrameLen })
 	for range 3 {
 		r.turn(r.frame(wire.ChannelBridge, 0x0100, strings.Repeat("x", 1<<19)))
 	}

@@ -207,7 +207,9 @@ func (c *Conn) fail(code control.ErrorCode, cause error) {
 	if c.state >= stateClosed {
 		return
 	}
-	c.cfg.Counters.ClosedProtocol.Add(1)
+	if code != control.CodeTimeout {
+		c.cfg.Counters.ClosedProtocol.Add(1)
+	}
 	c.dropQueue()
 	if !c.closeSent {
 		c.sealClose(code, "")

@@ -105,6 +105,7 @@ func (s *Server) shake(nc net.Conn, p *pending) {
 	est, err := s.Handshakes.run(s.ctx, nc, s.Security,
 		func() (*handshake.Machine, error) { return s.NewMachine(remote) },
 		func() { s.Handshakes.advance(p) })
+	s.Handshakes.leave(p) // a completed one is no longer to be evicted
 	if err != nil {
 		_ = nc.Close()
 		s.Logger.Debug("handshake failed", "remote", remote, "error", err)

@@ -407,16 +407,15 @@ func (l *eventLoop) end(k *link, read error) {
 	if held > 0 {
 		k.a.WatchStall(held)
 	}
-	if !k.a.Pending() {
-		return
-	}
-	if held < k.a.HighWater() {
+	switch {
+	case k.a.Pending() && held < k.a.HighWater():
 		k.Wake() // behind the others that want a turn
-		return
-	}
-	if err := l.g.notify.arm(k); err != nil {
-		// Without the notifier the stall deadline is what notices.
-		l.g.log.Warn("write notification failed", "association", k.a.ID(), "error", err)
+	case k.a.Pending() || held > 0 && k.a.Draining():
+		if err := l.g.notify.arm(k); err != nil && !k.mute {
+			// Without the notifier the stall deadline is what notices.
+			k.mute = true // once a connection: out of descriptors there are many
+			l.g.log.Warn("write notification failed", "association", k.a.ID(), "error", err)
+		}
 	}
 }
 
@@ -440,6 +439,7 @@ type link struct {
 	l      *eventLoop
 	c      gnet.Conn
 	closed bool
+	mute   bool // a failed notification has been logged
 
 	started atomic.Bool
 	watch   watch // the notifier's

@@ -65,6 +65,9 @@ const (
 	// DefaultMaxHeld is how many octets wait for room on one association, for
 	// requests and for replies each.
 	DefaultMaxHeld = 8 << 20
+	// DefaultMaxRetained is how many octets are held of one association's requests
+	// while they wait for their answers.
+	DefaultMaxRetained = 64 << 20
 	// DefaultStreamDrain is how long streams may go on during a drain.
 	DefaultStreamDrain = 2 * time.Second
 	// DefaultMaxReceived is how many octets wait for the readers of streams.
@@ -119,8 +122,16 @@ type Config struct {
 	ReplyTimeout time.Duration
 	StallTimeout time.Duration
 	MaxHeld      int
-	Workers      int
-	WorkQueue    int
+	// MaxRetained is how many octets are held of the requests of one association:
+	// of those that a handler retained, until they are answered, and of requests and
+	// notifications that an Async handler is to serve, until it has; 0 is
+	// DefaultMaxRetained. What counts is what was copied of a message, which with
+	// RetainEnvelope is little; buffers may have up to four times as much. A request
+	// for which there is no room is NotDelivered before a handler sees it, a
+	// notification dropped. A single one is taken whatever its size.
+	MaxRetained int
+	Workers     int
+	WorkQueue   int
 	// Retain bounds what is held of streams that may be resumed.
 	Retain RetainLimits
 	// StreamDrain is how long streams may go on once their association drains; 0 is
@@ -167,6 +178,7 @@ func (c *Config) Validate() error {
 func (c *Config) fill() {
 	positive(&c.MaxInFlight, DefaultMaxInFlight)
 	positive(&c.MaxHeld, DefaultMaxHeld)
+	positive(&c.MaxRetained, DefaultMaxRetained)
 	positive(&c.Workers, DefaultWorkers)
 	positive(&c.WorkQueue, DefaultWorkQueue)
 	positive(&c.MaxDepth, jsonrpc.DefaultMaxDepth)

@@ -16,13 +16,15 @@ import (
 )
 
 // conn is the Bridge channel of one association. Everything in it belongs to the
-// association's loop, but for slots and outgoing.
+// association's loop, but for retained, slots and outgoing.
 type conn struct {
 	b *Bridge
 	a *assoc.Association
 
 	// What the peer asked and is not answered.
 	live sched.Table[*Request]
+
+	retained atomic.Int64 // octets held of them, and of what waits for a worker
 
 	// What we asked: by token, by natural correlation id, and in a list.
 	slots    sched.Slots[*exchange]
@@ -260,14 +262,22 @@ func (c *conn) serve(r *Request) {
 			return
 		}
 	}
+	// Before any handler sees it: one that retains it may have acted by then.
+	if !c.mayRetain(&r.Inbound) {
+		c.b.stats.requestsOverLimit.Add(1)
+		c.turnDown(r, bridge.CodeNotDelivered, "over capacity")
+		return
+	}
 	if !p.Async {
 		p.Handler.ServeRequest(r)
 		return
 	}
 	r.keep(true)
 	r.refs.Add(1) // the worker's; served drops ours
+	r.holders.Add(1)
 	if !c.b.workers.submit(&r.job) {
 		r.refs.Add(-1)
+		r.letGo()
 		c.b.stats.requestsOverLimit.Add(1)
 		if r.claim() {
 			c.endAnswer(r, "over capacity")
@@ -360,7 +370,11 @@ func (c *conn) serveNotify(m *Inbound, p *Protocol) (ok bool) {
 		p.Handler.ServeNotify(n)
 		return true
 	}
+	if !c.mayRetain(&n.Inbound) {
+		return false
+	}
 	n.store = n.own(true)
+	c.retained.Add(int64(len(n.store.B)))
 	if !c.b.workers.submit(&n.job) {
 		return false
 	}
@@ -373,6 +387,15 @@ func (c *conn) enlist(r *Request) {
 	// There is room and no such id: handleRequest looked, and only this frame has
 	// been handled since.
 	r.live = c.live.Insert(r.msg.Corr, r)
+	r.holders.Store(1)
+	r.charge()
+}
+
+// mayRetain says whether there is room for all of one more message. A single one
+// has room, whatever its size.
+func (c *conn) mayRetain(m *Inbound) bool {
+	held := c.retained.Load()
+	return held == 0 || held+int64(m.octets(true)) <= int64(c.b.cfg.MaxRetained)
 }
 
 // drop takes a request out of the table and lets go of it.
@@ -385,6 +408,7 @@ func (c *conn) drop(r *Request) {
 	if r.live {
 		c.live.Delete(r.msg.Corr)
 		r.live = false
+		r.letGo()
 	}
 	if r.retained {
 		r.unref()

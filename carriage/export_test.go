@@ -35,3 +35,9 @@ func (b *Bridge) Retained() (streams int, octets int64) {
 	defer b.retained.mu.Unlock()
 	return len(b.retained.feeds), b.retained.octets.Load()
 }
+
+// RetainedOctets is how many octets of requests and notifications a's channel
+// holds.
+func RetainedOctets(a *assoc.Association) int64 {
+	return a.ChannelConn(wire.ChannelBridge).(*conn).retained.Load()
+}

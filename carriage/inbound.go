@@ -82,15 +82,21 @@ func (m *Inbound) assess() {
 	}
 }
 
-// own copies what is borrowed from the frame into one buffer and points the
-// message at the copies. Without foreign the foreign message stays borrowed.
-func (m *Inbound) own(foreign bool) *buf.Buf {
+// octets is how many own copies.
+func (m *Inbound) octets(foreign bool) int {
 	x := &m.msg
 	n := len(x.Corr) + len(x.Method) + len(x.Label.Scope) + len(x.MediaType) + len(x.Metadata) + len(m.id)
 	if foreign {
 		n += len(x.Foreign)
 	}
-	b := buf.Get(n)
+	return n
+}
+
+// own copies what is borrowed from the frame into one buffer and points the
+// message at the copies. Without foreign the foreign message stays borrowed.
+func (m *Inbound) own(foreign bool) *buf.Buf {
+	x := &m.msg
+	b := buf.Get(m.octets(foreign))
 	x.Binding = nil
 	take := func(v *[]byte) {
 		if *v == nil {

@@ -50,6 +50,12 @@ type Request struct {
 	refs     atomic.Int32
 	store    *buf.Buf
 
+	// charged is how much of store the association counts, until neither the table
+	// nor a worker needs it: holders. What a handler keeps longer is its own affair,
+	// since it need not say when it is done.
+	charged int
+	holders atomic.Int32
+
 	// answer is the whole plaintext of an answer that is on its way to the loop
 	// or waits there for room. kind is its frame's; reserved says that it is a
 	// transport error, which always has room.
@@ -89,11 +95,29 @@ func (r *Request) recycle() {
 	r.done.Store(nil)
 	r.retained, r.kept, r.bare, r.live, r.reserved = false, false, false, false, false
 	r.store, r.answer = nil, nil
+	r.charged = 0
+	r.holders.Store(0)
 	if r.feed.Load() != nil {
 		r.feed.Store(nil)
 		r.out, r.cancelled = nil, false
 	}
 	requests.Put(r)
+}
+
+// charge counts what store has now. On the loop.
+func (r *Request) charge() {
+	if r.live {
+		r.c.retained.Add(int64(len(r.store.B) - r.charged))
+		r.charged = len(r.store.B)
+	}
+}
+
+// letGo says that the table or a worker needs the octets no more.
+func (r *Request) letGo() {
+	if r.holders.Add(-1) == 0 {
+		r.c.retained.Add(-int64(r.charged))
+		r.charged = 0
+	}
 }
 
 func (r *Request) unref() {
@@ -126,6 +150,7 @@ func (r *Request) retain(foreign bool) {
 			old := r.store
 			r.store = r.own(true)
 			old.Release()
+			r.charge()
 		}
 		r.refs.Add(1)
 		return
@@ -147,6 +172,7 @@ func (r *Request) keep(foreign bool) {
 	switch {
 	case r.live: // answered, and the answer waits for room
 		r.refs.Add(1)
+		r.charge()
 	case r.state.Load() == stateOpen:
 		r.refs.Add(1)
 		c.enlist(r)
@@ -359,6 +385,7 @@ func (r *Request) worked() {
 			r.abandonStream("handler left its stream")
 		}
 	}
+	r.letGo()
 	r.unref()
 }
 
@@ -369,7 +396,10 @@ var notifies = sync.Pool{New: func() any {
 }}
 
 func (n *Notify) recycle() {
-	n.store.Release()
+	if n.store != nil {
+		n.c.retained.Add(-int64(len(n.store.B)))
+		n.store.Release()
+	}
 	n.Inbound, n.store = Inbound{}, nil
 	notifies.Put(n)
 }

@@ -9,7 +9,7 @@ type Stats struct {
 	RequestsMalformed   uint64 // EnvelopeMalformed
 	RequestsUnsupported uint64 // ProtocolUnsupported, MethodUnsupported, NotResumable
 	RequestsForbidden   uint64 // SafetyPolicy
-	RequestsOverLimit   uint64 // NotDelivered: too many in flight, no worker, draining, no handler
+	RequestsOverLimit   uint64 // NotDelivered: too many in flight, too many octets retained, no worker, draining, no handler
 	// RequestsDuplicate were dropped: their correlation id was live.
 	RequestsDuplicate uint64
 

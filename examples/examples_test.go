@@ -33,7 +33,7 @@ func run(m *testing.M) int {
 	}
 	defer os.RemoveAll(dir)
 	programs = dir
-	for _, example := range []string{"echo", "custom", "broker"} {
+	for _, example := range []string{"echo", "custom", "broker", "acmp"} {
 		out, err := exec.Command("go", "build", "-buildvcs=false", "-o", filepath.Join(dir, example)+string(filepath.Separator),
 			"./"+example+"/server", "./"+example+"/client").CombinedOutput()
 		if err != nil {

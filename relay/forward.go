@@ -66,10 +66,8 @@ func (f *forwarder) authorize(m *carriage.Inbound) error {
 // forward is one request of an N-PAMP caller on its way. It is the completion of
 // the exchange with the agent.
 type forward struct {
-	f     *forwarder
-	r     *carriage.Request
-	label bridge.Label
-	call  carriage.Call
+	f *forwarder
+	r *carriage.Request
 }
 
 var forwards = sync.Pool{New: func() any { return new(forward) }}
@@ -79,21 +77,37 @@ func (x *forward) recycle() {
 	forwards.Put(x)
 }
 
-// hop fills the call with what crosses unchanged: the foreign octets, and the
-// label if there is one.
-func (x *forward) hop(m *carriage.Inbound) {
-	x.call = carriage.Call{
-		Protocol: m.Protocol(), Content: m.Content(), Foreign: m.Foreign(), Hop: true, Timeout: x.f.timeout,
+// hop is a call to the agent with what crosses unchanged: the foreign octets, and
+// the label if there is one. All of it is a view of what was received, even an
+// empty scope, and holds that in memory. So a hop lives no longer than it takes to
+// send it, and nothing that waits for the agent has one.
+type hop struct {
+	label bridge.Label
+	call  carriage.Call
+}
+
+var hops = sync.Pool{New: func() any { return new(hop) }}
+
+func (f *forwarder) hop(m *carriage.Inbound) *hop {
+	h := hops.Get().(*hop)
+	h.call = carriage.Call{
+		Protocol: m.Protocol(), Content: m.Content(), Foreign: m.Foreign(), Hop: true, Timeout: f.timeout,
 	}
 	if m.Document() { // elsewhere the method is read from the message
-		x.call.Method = string(m.Method())
+		h.call.Method = string(m.Method())
 	}
 	var labelled bool
-	if x.label, labelled = m.Label(); labelled {
-		x.call.Label = &x.label
+	if h.label, labelled = m.Label(); labelled {
+		h.call.Label = &h.label
 	} else {
-		x.call.NoLabel = true
+		h.call.NoLabel = true
 	}
+	return h
+}
+
+func (h *hop) recycle() {
+	*h = hop{}
+	hops.Put(h)
 }
 
 // ServeRequest implements carriage.Handler.
@@ -118,9 +132,11 @@ func (f *forwarder) ServeRequest(r *carriage.Request) {
 	}
 	x := forwards.Get().(*forward)
 	x.f, x.r = f, r
-	x.hop(&r.Inbound)
+	h := f.hop(&r.Inbound)
 	r.RetainEnvelope() // the foreign octets are copied by Start
-	if _, err := f.bridge.Start(to.assoc, &x.call, x); err != nil {
+	_, err := f.bridge.Start(to.assoc, &h.call, x)
+	h.recycle()
+	if err != nil { // else x may be in use for another request by now
 		x.HandleReply(&carriage.Reply{Err: err})
 	}
 }
@@ -155,15 +171,13 @@ func (f *forwarder) ServeNotify(n *carriage.Notify) {
 		f.undelivered.Add(1)
 		return
 	}
-	x := forwards.Get().(*forward)
-	x.f = f
-	x.hop(&n.Inbound)
-	if err := f.bridge.TryNotify(to.assoc, &x.call); err != nil {
+	h := f.hop(&n.Inbound)
+	defer h.recycle()
+	if err := f.bridge.TryNotify(to.assoc, &h.call); err != nil {
 		f.undelivered.Add(1)
 	} else {
 		f.notifications.Add(1)
 	}
-	x.recycle()
 }
 
 // outcome is what an N-PAMP caller is told about an exchange with the agent that

@@ -55,12 +55,12 @@ func (f *forwarder) forwardStream(r *carriage.Request, to *route) {
 	if err != nil {
 		return // the exchange is over
 	}
-	hop := forward{f: f}
-	hop.hop(&r.Inbound)
-	hop.call.Timeout = 0
+	h := f.hop(&r.Inbound)
+	h.call.Timeout = 0
 	r.RetainEnvelope() // the foreign octets are copied by StartStream
 	x.end = context.AfterFunc(f.cut, func() { x.cut(carriage.ErrDraining, textDraining) })
-	from, err := f.bridge.StartStream(to.assoc, &hop.call, &carriage.StreamCall{Manual: true}, x)
+	from, err := f.bridge.StartStream(to.assoc, &h.call, &carriage.StreamCall{Manual: true}, x)
+	h.recycle()
 	if err != nil {
 		x.HandleReply(&carriage.Reply{Err: err})
 		return

@@ -1,0 +1,92 @@
+package relay
+
+import (
+	"runtime"
+	"strings"
+	"sync"
+	"testing"
+
+	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/wire/bridge"
+)
+
+// liveHeap is what is reachable, in octets, without what pools keep.
+func liveHeap() int64 {
+	var s runtime.MemStats
+	for range 3 { // a pool lets go of what two collections found unused
+		runtime.GC()
+	}
+	runtime.ReadMemStats(&s)
+	return int64(s.HeapAlloc)
+}
+
+// A request that was sent to the agent holds none of its octets while the answer
+// is awaited, however large it was.
+func TestRequestsUnderWayHoldNoMessages(t *testing.T) {
+	const count, size = 24, 3 << 20
+	for _, method := range []string{"message/send", "message/stream"} {
+		t.Run(method, func(t *testing.T) {
+			r := startRelay(t, Config{})
+			held := make(chan func(), count)
+			l := &linkAgent{t: t, seen: make(chan carriage.Call, 1)}
+			l.serve = func(r *carriage.Request) {
+				if r.Streams() {
+					p, err := r.Stream(carriage.StreamOptions{})
+					if err != nil {
+						t.Error(err)
+						return
+					}
+					r.RetainEnvelope()
+					held <- func() { _ = p.EndEmpty(); r.Release() }
+					return
+				}
+				r.RetainEnvelope()
+				held <- func() { _ = r.Refuse(bridge.CodeNotDelivered, "enough"); r.Release() }
+			}
+			l.start(t, r, "a", nil)
+			c := dial(t, r, "a")
+			request := func(n int) []byte {
+				return []byte(`{"jsonrpc":"2.0","id":7,"method":"` + method + `","params":"` + strings.Repeat("x", n) + `"}`)
+			}
+			small, large := request(1), request(size)
+			var ended sync.WaitGroup
+			send := func(request []byte) {
+				call := carriage.Call{Protocol: bridge.ProtocolA2A, Foreign: request, Hop: true}
+				// The label's scope is a view of what was received, too.
+				call.Label = &bridge.Label{Effect: bridge.NonIdempotentWrite}
+				ended.Add(1)
+				var err error
+				if method == "message/send" {
+					_, err = c.bridge.Start(c.assoc, &call, carriage.CompletionFunc(func(*carriage.Reply) { ended.Done() }))
+				} else {
+					_, err = c.bridge.StartStream(c.assoc, &call, nil, endOfStream(ended.Done))
+				}
+				if err != nil {
+					t.Fatal(err)
+				}
+				<-l.seen
+			}
+			send(small) // it takes a large one once the peer has said so
+			send(large) // what there is once
+			before := liveHeap()
+			for range count - 2 {
+				send(large)
+			}
+			grown := liveHeap() - before
+			t.Logf("%d requests of %d octets hold %d", count-2, size, grown)
+			if grown > (count-2)*size/4 {
+				t.Errorf("%d requests of %d octets hold %d", count-2, size, grown)
+			}
+			for range count {
+				(<-held)()
+			}
+			ended.Wait()
+		})
+	}
+}
+
+// endOfStream is told of a stream's end.
+type endOfStream func()
+
+func (endOfStream) HandleEvent(*carriage.Event)   {}
+func (f endOfStream) HandleReply(*carriage.Reply) { f() }

@@ -644,6 +644,12 @@ func TestReportForPeopleAndPrograms(t *testing.T) {
 	if err := json.Unmarshal(text.Bytes(), &back); err != nil || !reflect.DeepEqual(&back, r) {
 		t.Errorf("%v, %+v came back as %+v", err, r, back)
 	}
+	for _, r := range []*Report{r, {Options: Defaults(Idle), Memory: &Memory{SettledBefore: 7.5}}} {
+		var out bytes.Buffer
+		if err := r.WritePage(&out); err != nil || !strings.Contains(out.String(), "<svg") || !strings.Contains(out.String(), "trestle bench "+r.Options.Scenario) {
+			t.Errorf("%v: %s", err, out.String())
+		}
+	}
 	if c := CostOf(Usage{User: 1}, 0); c.CPU != 0 {
 		t.Errorf("a cost without requests: %+v", c)
 	}

@@ -26,13 +26,21 @@ const (
 	opaque = bridge.FirstExperimental
 	// publishing is that of publications, whose handler waits.
 	publishing = opaque + 1
-
-	methodEcho      = "bench/echo"
-	methodStream    = "bench/stream"
-	methodSubscribe = "bench/subscribe"
-	methodPublish   = "bench/publish"
-	methodNotify    = "bench/notify"
 )
+
+// The methods of a server under load.
+const (
+	MethodEcho      = "bench/echo"      // answered with the message
+	MethodStream    = "bench/stream"    // answered with Options.Events events
+	MethodSubscribe = "bench/subscribe" // answered with an event at once and then those published
+	MethodPublish   = "bench/publish"   // sends the message to all subscribers
+	MethodNotify    = "bench/notify"    // not answered
+)
+
+// Protocols are the ids of the foreign protocols that a server under load carries.
+func Protocols() []uint8 {
+	return []uint8{uint8(opaque), uint8(publishing), uint8(bridge.ProtocolA2A)}
+}
 
 // protocols are what both sides carry; h serves the requests.
 func protocols(h carriage.Handler) []carriage.Protocol {
@@ -61,7 +69,7 @@ func (o *Options) call(m Message) (c carriage.Call, reply []byte) {
 		return carriage.Call{Protocol: bridge.ProtocolA2A, Hop: true, Foreign: jsonMessage("request", o.Size)}, jsonMessage("reply", o.Size)
 	}
 	message := o.Message(m)
-	return carriage.Call{Protocol: opaque, Method: methodEcho, Hop: true, Foreign: message}, message
+	return carriage.Call{Protocol: opaque, Method: MethodEcho, Hop: true, Foreign: message}, message
 }
 
 // Message is what an opaque request of a kind carries, both ways.
@@ -112,9 +120,9 @@ func Engine(o Options, log *slog.Logger, hello Hello) (Target, error) {
 	for m := range messages {
 		t.calls[m], t.replies[m] = o.call(m)
 	}
-	t.notify = carriage.Call{Protocol: opaque, Method: methodNotify, Foreign: o.Message(Plain)}
-	t.stream = carriage.Call{Protocol: opaque, Method: methodStream, Hop: true}
-	t.subscribe = carriage.Call{Protocol: opaque, Method: methodSubscribe, Hop: true}
+	t.notify = carriage.Call{Protocol: opaque, Method: MethodNotify, Foreign: o.Message(Plain)}
+	t.stream = carriage.Call{Protocol: opaque, Method: MethodStream, Hop: true}
+	t.subscribe = carriage.Call{Protocol: opaque, Method: MethodSubscribe, Hop: true}
 	t.b = carriage.New(carriage.Config{
 		Protocols:   protocols(nil),
 		MaxInFlight: max(o.InFlight+o.LargeInFlight, o.Streams) + 1,
@@ -144,6 +152,11 @@ func (t *engineTarget) Dial(ctx context.Context) (Conn, error) {
 func (t *engineTarget) Close() error {
 	ctx, cancel := context.WithTimeout(context.Background(), shutdownTime)
 	defer cancel()
+	// Subscriptions have no end of their own that a shutdown could wait for.
+	t.e.Associations(func(a *engine.Association) bool {
+		a.Close(0, "")
+		return true
+	})
 	if err := t.e.Shutdown(ctx); err != nil {
 		return fmt.Errorf("bench: stopping the client: %w", err)
 	}
@@ -275,7 +288,7 @@ func (c *engineConn) Subscribe(ctx context.Context, each func([]byte)) error {
 }
 
 func (c *engineConn) Publish(ctx context.Context, event []byte) error {
-	call := carriage.Call{Protocol: publishing, Method: methodPublish, Hop: true, Foreign: event}
+	call := carriage.Call{Protocol: publishing, Method: MethodPublish, Hop: true, Foreign: event}
 	_, err := c.t.b.Call(ctx, c.a, &call)
 	return err
 }

@@ -30,7 +30,11 @@ func (l latencies) record(d time.Duration) {
 	_ = l.h.RecordValue(min(max(int64(d), lowestLatency), highestLatency))
 }
 
-func (l latencies) add(from latencies) { l.h.Merge(from.h) }
+func (l latencies) add(from latencies) {
+	if !from.empty() { // which takes a while to find out otherwise
+		l.h.Merge(from.h)
+	}
+}
 
 func (l latencies) empty() bool { return l.h.TotalCount() == 0 }
 
@@ -111,9 +115,11 @@ func (t *tally) drain(sum *Part) {
 	defer t.mu.Unlock()
 	sum.Good += t.good
 	sum.Bad += t.bad
-	sum.times().add(t.latencies)
 	t.good, t.bad = 0, 0
-	t.h.Reset()
+	if !t.empty() {
+		sum.times().add(t.latencies)
+		t.h.Reset()
+	}
 }
 
 // The clock in an event; see Stamped.

@@ -50,17 +50,17 @@ func (s *server) ServeRequest(r *carriage.Request) {
 		return
 	}
 	switch string(r.Method()) {
-	case methodEcho:
+	case MethodEcho:
 		s.handled.Add(id, 1)
 		_ = r.Respond(r.Foreign())
-	case methodStream:
+	case MethodStream:
 		s.produce(r)
-	case methodSubscribe:
+	case MethodSubscribe:
 		_, err := s.topic.Subscribe(r, carriage.SubscribeOptions{First: []byte{1}})
 		if err != nil {
 			_ = r.Refuse(bridge.CodeNotDelivered, err.Error())
 		}
-	case methodPublish: // on a goroutine of its own
+	case MethodPublish: // on a goroutine of its own
 		if err := s.topic.Publish(context.Background(), r.Foreign()); err != nil {
 			_ = r.Refuse(bridge.CodeNotDelivered, err.Error())
 			return
@@ -80,25 +80,25 @@ const Stamping = 32
 
 // Feed makes the events of one stream.
 type Feed struct {
-	event []byte
-	left  int
+	event     []byte
+	made, all int
 }
 
 // NewFeed makes the events that o asks for.
-func NewFeed(o *Options) *Feed { return &Feed{o.Message(Plain), o.Events} }
+func NewFeed(o *Options) *Feed { return &Feed{event: o.Message(Plain), all: o.Events} }
 
 // Next gives the next event, whose octets are the Feed's until the one after it;
 // nil says that there are no more.
 func (f *Feed) Next() []byte {
-	if f.left == 0 {
+	if f.made == f.all {
 		return nil
 	}
-	if f.left%Stamping == 0 {
+	if f.made%Stamping == 0 {
 		Stamped(f.event, time.Now())
 	} else {
 		clear(f.event[:stampLen])
 	}
-	f.left--
+	f.made++
 	return f.event
 }
 

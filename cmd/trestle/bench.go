@@ -22,10 +22,11 @@ func benchCommand() *cli.Command {
 		Description: `Starts itself once more as a server on a loopback port and puts a load on it. Two
 processes, so that the server's CPU time, allocations and memory are its own. Progress goes
 to standard error, the result to standard output as a table and, with --json, as JSON to a
-file ("-" is standard output instead of the table).
+file ("-" is standard output instead of the table); --report writes a page with plots.
 
    trestle bench unary
    trestle bench idle --transport tcp
+   trestle bench unary --report unary.html
 
 Compare only numbers of one machine and one sitting.`,
 		Action: func(_ context.Context, cmd *cli.Command) error {
@@ -146,6 +147,7 @@ func (s scenario) command() *cli.Command {
 		&cli.IntFlag{Name: "server-loops", Usage: "`N` event loops in the server; 0 is one a processor"},
 		&cli.IntFlag{Name: "client-loops", Usage: "`N` event loops in the client; 0 is one a processor"},
 		&cli.StringFlag{Name: "json", Usage: "write the result as JSON to `FILE`", TakesFile: true},
+		&cli.StringFlag{Name: "report", Usage: "write a page of HTML with plots to `FILE`", TakesFile: true},
 		&cli.StringFlag{Name: "profile", Usage: "write CPU profiles of both processes, server.pprof and client.pprof, to `DIR`", TakesFile: true},
 	}
 	for _, name := range s.flags {
@@ -210,26 +212,14 @@ func (s scenario) options(cmd *cli.Command) bench.Options {
 }
 
 func runBench(ctx context.Context, cmd *cli.Command, o bench.Options) (err error) {
-	stdout, stderr := cmd.Root().Writer, cmd.Root().ErrWriter
+	stderr := cmd.Root().ErrWriter
 	log, err := logger(cmd)
 	if err != nil {
 		return err
 	}
-	write := func(r *bench.Report) error { return r.WriteTable(stdout) }
-	switch name := cmd.String("json"); name {
-	case "":
-	case "-":
-		write = func(r *bench.Report) error { return r.WriteJSON(stdout) }
-	default:
-		// Created now, so that a measurement is not lost for the want of a place.
-		f, err := os.Create(name)
-		if err != nil {
-			return err
-		}
-		defer f.Close()
-		write = func(r *bench.Report) error {
-			return errors.Join(r.WriteJSON(f), f.Close(), r.WriteTable(stdout))
-		}
+	write, err := benchOutput(cmd)
+	if err != nil {
+		return err
 	}
 	server, err := startBenchServer(ctx, stderr, o)
 	if err != nil {
@@ -248,6 +238,32 @@ func runBench(ctx context.Context, cmd *cli.Command, o bench.Options) (err error
 		return err
 	}
 	return write(report)
+}
+
+// benchOutput makes the files that flags ask for now, so that a measurement is not
+// lost for the want of a place, and gives what writes a report to where it belongs.
+func benchOutput(cmd *cli.Command) (func(*bench.Report) error, error) {
+	var writers []func(*bench.Report) error
+	for flag, write := range map[string]func(*bench.Report, io.Writer) error{"json": (*bench.Report).WriteJSON, "report": (*bench.Report).WritePage} {
+		name := cmd.String(flag)
+		if name == "" || flag == "json" && name == "-" {
+			continue
+		}
+		f, err := os.Create(name)
+		if err != nil {
+			return nil, err
+		}
+		writers = append(writers, func(r *bench.Report) error { return errors.Join(write(r, f), f.Close()) })
+	}
+	return func(r *bench.Report) (err error) {
+		for _, write := range writers {
+			err = errors.Join(err, write(r))
+		}
+		if cmd.String("json") == "-" {
+			return errors.Join(err, r.WriteJSON(cmd.Root().Writer))
+		}
+		return errors.Join(err, r.WriteTable(cmd.Root().Writer))
+	}, nil
 }
 
 // startProfiles has both processes write down where their time goes, until end is

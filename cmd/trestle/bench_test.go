@@ -61,6 +61,19 @@ func TestBenchMeasuresWhatItsHelpNames(t *testing.T) {
 	}
 }
 
+func TestBenchWritesAPage(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	file := filepath.Join(t.TempDir(), "report.html")
+	r := trestle(t, "", "bench", "unary", "--conns", "1", "--duration", "150ms", "--warmup", "0", "--report", file)
+	text, err := os.ReadFile(file)
+	if r.code != exitOK || err != nil || !strings.Contains(string(text), "</svg>") || !strings.Contains(r.out, "requests/s") {
+		t.Errorf("code %d, %v: %s%s", r.code, err, r.out, r.err)
+	}
+	if r := trestle(t, "", "bench", "unary", "--report", "/nonexistent/file"); r.code != exitFailure {
+		t.Errorf("code %d without a place for the page", r.code)
+	}
+}
+
 func TestBenchWritesProfiles(t *testing.T) {
 	t.Setenv(asProgram, "1")
 	dir := filepath.Join(t.TempDir(), "profiles")

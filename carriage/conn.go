@@ -237,9 +237,9 @@ func (c *conn) serve(r *Request) {
 		if p := recover(); p != nil {
 			c.b.panicked("handler", &c.b.stats.handlerPanics, p)
 			if r.claim() {
-				r.refuse(bridge.CodeNotDelivered, "handler failed")
+				r.refuse(bridge.CodeNotDelivered, textFailed)
 			} else {
-				r.abandonStream("handler failed")
+				r.abandonStream(textFailed)
 			}
 		}
 	}()
@@ -299,7 +299,7 @@ func (c *conn) served(r *Request) {
 			r.msg.Foreign = nil
 		}
 		if !r.proto.Async && !r.kept {
-			r.abandonStream("handler left its stream")
+			r.abandonStream(textLeft)
 		}
 		r.unref()
 	case r.live: // the answer waits for room
@@ -307,7 +307,7 @@ func (c *conn) served(r *Request) {
 	default:
 		if r.claim() {
 			c.b.stats.handlerSilent.Add(1)
-			r.refuse(bridge.CodeNotDelivered, "handler gave no answer")
+			r.refuse(bridge.CodeNotDelivered, textSilent)
 		}
 		r.recycle()
 	}
@@ -490,7 +490,7 @@ func (c *conn) sendAnswer(r *Request) {
 		c.hold(r)
 		return
 	}
-	c.endAnswer(r, "no room for the reply: the peer reads too slowly")
+	c.endAnswer(r, textNoRoom)
 }
 
 // mayHold says whether one more reply may wait for room. A single one may,

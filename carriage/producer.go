@@ -84,7 +84,7 @@ func (r *Request) Stream(o StreamOptions) (*Producer, error) {
 	}
 	p := &Producer{f}
 	// Whoever loses the producer can't end the stream any more.
-	runtime.AddCleanup(p, func(f *feed) { f.condemn(ErrAbandoned, "the producer was lost") }, f)
+	runtime.AddCleanup(p, func(f *feed) { f.condemn(ErrAbandoned, textLost) }, f)
 	return p, nil
 }
 
@@ -213,7 +213,7 @@ func (p *Producer) close(kind bridge.Kind, foreign []byte) error {
 	if err := f.check(kind, foreign); err != nil {
 		if kind != bridge.KindEnd {
 			f.b.stats.repliesBad.Add(1)
-			if closed := f.close(transportEnding(bridge.CodeNotDelivered, "the reply can't be carried: "+reason(err))); closed != nil {
+			if closed := f.close(transportEnding(bridge.CodeNotDelivered, textUncarried+reason(err))); closed != nil {
 				return closed
 			}
 		}

@@ -289,6 +289,7 @@ func TestStream_LeftStreamsAreNotDelivered(t *testing.T) {
 			pair.Run(time.Hour)
 			frames = append(frames, p.take(t)...)
 			transport(t, frames[len(frames)-1], "1", bridge.CodeNotDelivered)
+			unknownOutcome(t, frames[len(frames)-1])
 			for _, m := range frames[:len(frames)-1] {
 				if m.Kind != bridge.KindData {
 					t.Errorf("a second terminal frame: %v", m.Kind)

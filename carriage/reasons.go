@@ -26,6 +26,20 @@ var (
 	errResume     = errors.New("carriage: a resume needs a correlation id of 1 to 255 octets")
 )
 
+// What peers are told when a handler has seen the request: it may have acted on it,
+// so that none of these says that the request may be repeated. The texts begin
+// with what matters, since long ones are cut.
+const (
+	textUnknown   = "outcome unknown: "
+	textFailed    = textUnknown + "handler failed"
+	textSilent    = textUnknown + "handler gave no answer"
+	textLeft      = textUnknown + "handler left its stream"
+	textLost      = textUnknown + "the producer was lost"
+	textLate      = textUnknown + "no reply in time"
+	textNoRoom    = textUnknown + "no room for the reply: the peer reads too slowly"
+	textUncarried = textUnknown + "the reply can't be carried: "
+)
+
 // reason is an error's text without the package names in it, for the peer.
 func reason(err error) string {
 	text := err.Error()

@@ -285,7 +285,7 @@ func (r *Request) reply(kind bridge.Kind, foreign []byte) error {
 	if err != assoc.ErrWouldBlock {
 		r.c.b.stats.repliesBad.Add(1)
 	}
-	r.refuse(bridge.CodeNotDelivered, "the reply can't be carried: "+reason(err))
+	r.refuse(bridge.CodeNotDelivered, textUncarried+reason(err))
 	return err
 }
 
@@ -353,14 +353,14 @@ func (r *Request) HandleExpire(time.Duration) {
 	c := r.c
 	if r.wait.waiting() {
 		c.b.stats.repliesStalled.Add(1)
-		c.endAnswer(r, "no room for the reply: the peer reads too slowly")
+		c.endAnswer(r, textNoRoom)
 		return
 	}
 	if !r.claim() {
 		return // its answer is on its way to the loop
 	}
 	c.b.stats.replyTimeouts.Add(1)
-	c.endAnswer(r, "no reply in time")
+	c.endAnswer(r, textLate)
 }
 
 // work runs an Async handler on the pool.
@@ -373,16 +373,16 @@ func (r *Request) worked() {
 	if p := recover(); p != nil {
 		r.c.b.panicked("handler", &r.c.b.stats.handlerPanics, p)
 		if r.claim() {
-			r.refuse(bridge.CodeNotDelivered, "handler failed")
+			r.refuse(bridge.CodeNotDelivered, textFailed)
 		} else {
-			r.abandonStream("handler failed")
+			r.abandonStream(textFailed)
 		}
 	} else if !r.kept {
 		if r.claim() {
 			r.c.b.stats.handlerSilent.Add(1)
-			r.refuse(bridge.CodeNotDelivered, "handler gave no answer")
+			r.refuse(bridge.CodeNotDelivered, textSilent)
 		} else {
-			r.abandonStream("handler left its stream")
+			r.abandonStream(textLeft)
 		}
 	}
 	r.letGo()

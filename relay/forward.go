@@ -187,6 +187,9 @@ func outcome(reply *carriage.Reply) (bridge.Code, string) {
 	var told *bridge.Error
 	switch {
 	case errors.As(err, &told):
+		if badReply(reply, told) {
+			return bridge.CodeNotDelivered, edge.ErrBadReply.Error()
+		}
 		return told.Code, told.Text
 	case errors.Is(err, engine.ErrClosed):
 		if reply.Sent {
@@ -207,13 +210,19 @@ func outcome(reply *carriage.Reply) (bridge.Code, string) {
 	return bridge.CodeNotDelivered, err.Error()
 }
 
+// badReply says that it is the agent's reply that we found malformed, and not the
+// request: a caller must not be told that its own message was.
+func badReply(reply *carriage.Reply, found *bridge.Error) bool {
+	return found.Code == bridge.CodeEnvelopeMalformed && reply.Sent && !reply.Remote
+}
+
 // edgeError is the same for an HTTP caller.
 func edgeError(reply *carriage.Reply) error {
 	err := reply.Err
 	var told *bridge.Error
 	switch {
 	case errors.As(err, &told):
-		if told.Code == bridge.CodeEnvelopeMalformed && reply.Sent && !reply.Remote {
+		if badReply(reply, told) {
 			return edge.ErrBadReply
 		}
 		return told

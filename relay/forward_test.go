@@ -90,3 +90,19 @@ type endOfStream func()
 
 func (endOfStream) HandleEvent(*carriage.Event)   {}
 func (f endOfStream) HandleReply(*carriage.Reply) { f() }
+
+// A reply that the relay finds malformed is the agent's fault. Its caller, whose
+// request was sound, must not be told that it was malformed, on either path.
+func TestMalformedReplyIsNotTheCallersFault(t *testing.T) {
+	r := startRelay(t, Config{})
+	// Its own side checks nothing that is opaque.
+	l := &linkAgent{t: t, seen: make(chan carriage.Call, 3), lie: func(p *carriage.Protocol) { p.Class = carriage.ClassOpaque }}
+	l.serve = func(r *carriage.Request) { _ = r.Respond([]byte(`{"jsonrpc":"2.0","id":8,"result":null}`)) }
+	l.start(t, r, "a", nil)
+	c := dial(t, r, "a")
+	const request = `{"jsonrpc":"2.0","id":7,"method":"message/send"}`
+	const told = "the agent's reply is malformed; outcome unknown"
+	c.wantRefused(c.send(request), bridge.CodeNotDelivered, told)
+	wantTold(t, c.open(`{"jsonrpc":"2.0","id":7,"method":"message/stream"}`), bridge.CodeNotDelivered, told)
+	post(t, r, "a", request).want(t, 502, told)
+}

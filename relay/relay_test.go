@@ -665,6 +665,7 @@ type linkAgent struct {
 	t     *testing.T
 	seen  chan carriage.Call
 	serve func(r *carriage.Request)
+	lie   func(p *carriage.Protocol) // nil: it keeps to the protocol
 }
 
 func (l *linkAgent) ServeRequest(r *carriage.Request) {
@@ -687,7 +688,11 @@ func (l *linkAgent) ServeNotify(n *carriage.Notify) {
 
 func (l *linkAgent) start(t *testing.T, r *Relay, name string, key identity.PrivateKey) *engine.Association {
 	t.Helper()
-	b := carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(l)}})
+	protocol := a2a.Protocol(l)
+	if l.lie != nil {
+		l.lie(&protocol)
+	}
+	b := carriage.New(carriage.Config{Protocols: []carriage.Protocol{protocol}})
 	d := discovery.New(discovery.Config{})
 	e, err := engine.New(engine.Config{Transport: engine.TransportTCP, Loops: 1, Identity: key, Protocols: b.Protocols(), Channels: []engine.ChannelHandler{b, d}})
 	if err != nil {

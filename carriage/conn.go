@@ -481,8 +481,8 @@ func (c *conn) sendAnswer(r *Request) {
 		return
 	}
 	if c.waiting.empty() {
-		if c.sendPlain(r.kind, r.answer.B, false) != assoc.ErrWouldBlock {
-			c.drop(r)
+		if err := c.sendPlain(r.kind, r.answer.B, false); err != assoc.ErrWouldBlock {
+			c.sentAnswer(r, err)
 			return
 		}
 	}
@@ -491,6 +491,18 @@ func (c *conn) sendAnswer(r *Request) {
 		return
 	}
 	c.endAnswer(r, textNoRoom)
+}
+
+// sentAnswer is done with a request whose answer was handed to the association. One
+// that it refuses after all, because the peer's HELLO came between, is NotDelivered:
+// silence would keep the peer waiting.
+func (c *conn) sentAnswer(r *Request, err error) {
+	if err == nil || c.closing(err) {
+		c.drop(r)
+		return
+	}
+	c.b.stats.repliesBad.Add(1)
+	c.endAnswer(r, textUncarried+reason(err))
 }
 
 // mayHold says whether one more reply may wait for room. A single one may,
@@ -511,10 +523,11 @@ func (c *conn) hold(r *Request) {
 
 // resend tries a reply that waits for room; false means that it still does.
 func (r *Request) resend() bool {
-	if r.c.sendPlain(r.kind, r.answer.B, false) == assoc.ErrWouldBlock {
+	err := r.c.sendPlain(r.kind, r.answer.B, false)
+	if err == assoc.ErrWouldBlock {
 		return false
 	}
-	r.c.drop(r)
+	r.c.sentAnswer(r, err)
 	return true
 }
 

@@ -3,11 +3,23 @@ package carriage
 import (
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
 // BridgeOf is the Bridge that serves a's channel.
 func BridgeOf(a *assoc.Association) *Bridge {
 	return a.ChannelConn(wire.ChannelBridge).(*conn).b
+}
+
+// AnswerUnchecked is Respond without a look at the size, as if the peer's HELLO came
+// after that.
+func (r *Request) AnswerUnchecked(foreign []byte) error {
+	if !r.claim() {
+		return ErrAnswered
+	}
+	return r.post(&bridge.Message{
+		Kind: bridge.KindResponse, Protocol: r.msg.Protocol, Content: r.msg.Content, Corr: r.msg.Corr, Foreign: foreign,
+	})
 }
 
 // ForgetRetained gives up all streams that may be resumed, as after their time.

@@ -712,6 +712,51 @@ func TestReplyWaitsForRoom(t *testing.T) {
 	}
 }
 
+// A reply that the association refuses at last, at once or after a wait for room, is
+// NotDelivered: the peer does not wait for it in vain.
+func TestReplyThatIsRefusedLateBecomesNotDelivered(t *testing.T) {
+	for name, wait := range map[string]bool{"at once": false, "after a wait": true} {
+		t.Run(name, func(t *testing.T) {
+			h := new(held)
+			b, c := carriage.New(config(h)), new(peer)
+			o := options(b)
+			o.OutboundLimit = 256 << 10
+			o.Conn.HighWater = 64 << 10
+			p := pair(t, options(c), o)
+			corrs := []string{"0", "1", "2", "3", "large"}
+			for _, corr := range corrs {
+				c.send(t, request(corr, ping1))
+			}
+			p.Settle()
+			p.Server.Block(wait)
+			for i, r := range h.requests {
+				reply, respond := fmt.Appendf(nil, `{"jsonrpc":"2.0","id":1,"result":"%0100000d"}`, 0), r.Respond
+				if corrs[i] == "large" {
+					reply, respond = huge("1"), r.AnswerUnchecked
+				}
+				if err := respond(reply); err != nil {
+					t.Fatal(err)
+				}
+				if !wait {
+					p.Settle()
+				}
+			}
+			p.Run(second)
+			p.Server.Block(false)
+			p.Run(second)
+			ms := c.take(t)
+			if len(ms) != len(corrs) {
+				t.Fatalf("%d answers", len(ms))
+			}
+			transport(t, ms[4], "large", bridge.CodeNotDelivered)
+			unknownOutcome(t, ms[4])
+			if n := p.Server.ChannelConn(wire.ChannelBridge).Busy(); n != 0 || b.Stats() != (carriage.Stats{RepliesBad: 1}) {
+				t.Errorf("%d still busy, %+v", n, b.Stats())
+			}
+		})
+	}
+}
+
 // Past the stall deadline a waiting reply becomes NotDelivered, for which there
 // is always room.
 func TestReplyThatStallsBecomesNotDelivered(t *testing.T) {

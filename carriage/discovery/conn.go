@@ -2,6 +2,7 @@ package discovery
 
 import (
 	"bytes"
+	"errors"
 	"log/slog"
 	"slices"
 	"sync"
@@ -23,6 +24,7 @@ type conn struct {
 	documents assoc.ChannelConn // of Bridge messages, nil for none
 	bucket    bucket
 	draining  bool
+	refusals  refusals
 
 	// What we asked, by correlation id.
 	queries map[string]*query
@@ -270,29 +272,81 @@ func errorTo(corr []byte, code disco.Code, reason string) *disco.Message {
 	return e
 }
 
-// take holds what an ANNOUNCE brought.
+// take holds what an ANNOUNCE brought, until a limit is met: what the peer tells
+// beyond it is not even looked at.
 func (c *conn) take(m *disco.Message) {
 	c.d.count.unknown.Add(uint64(m.UnknownKinds))
+	var refused tally
 	for r := range m.Records.All() {
-		c.takeRecord(r)
+		if refused.err == errFull {
+			refused.n++
+			continue
+		}
+		refused.add(c.takeRecord(r))
+	}
+	c.tellRefused(refused)
+}
+
+// errFull says that a peer announced more than is held of one.
+var errFull = errors.New("discovery: more than is held of one peer")
+
+// tally counts the records of one message that were refused. err is why: the first
+// reason, but for a limit, which ends it.
+type tally struct {
+	n   uint64
+	err error
+}
+
+func (t *tally) add(err error) {
+	if err == nil {
+		return
+	}
+	t.n++
+	if t.err == nil || err == errFull {
+		t.err = err
 	}
 }
 
-func (c *conn) takeRecord(r *disco.Record) {
+// refusals bounds how often those of one peer are logged.
+type refusals struct {
+	n    uint64 // not logged yet
+	next time.Duration
+	any  bool
+}
+
+// refusalInterval is the least time between two log lines about one peer's refused
+// records.
+const refusalInterval = 10 * time.Second
+
+// tellRefused counts the records of one message that were refused and logs at most
+// one line about them, and none soon after another: a peer may go on for ever.
+func (c *conn) tellRefused(t tally) {
+	if t.n == 0 {
+		return
+	}
+	c.d.count.refused.Add(t.n)
+	l, now := &c.refusals, c.a.Now()
+	l.n += t.n
+	if l.any && now < l.next {
+		return
+	}
+	c.d.log.Warn("records were refused", slog.String("peer", c.a.PeerKey().String()), slog.Uint64("count", l.n), slog.Any("error", t.err))
+	*l = refusals{next: now + refusalInterval, any: true}
+}
+
+// takeRecord holds one record; the error says why it is refused.
+func (c *conn) takeRecord(r *disco.Record) error {
 	prev, had := c.records[string(r.ID)]
 	if had && r.Revision <= prev.record.Revision {
 		c.d.count.stale.Add(1)
-		return
+		return nil
 	}
 	own, err := keep(r)
 	if err != nil {
-		c.d.count.refused.Add(1)
-		return
+		return err
 	}
 	if !had && len(c.records) >= c.d.cfg.MaxRecords || c.octets-prev.octets+own.octets > c.d.cfg.MaxOctets {
-		c.d.count.refused.Add(1)
-		c.d.log.Warn("a peer announced more than is held of one", slog.String("peer", c.a.PeerKey().String()))
-		return
+		return errFull
 	}
 	if c.d.cfg.Accept != nil {
 		var old *disco.Record
@@ -300,9 +354,7 @@ func (c *conn) takeRecord(r *disco.Record) {
 			old = &prev.record
 		}
 		if err := c.d.cfg.Accept(c.a, &own.record, old); err != nil {
-			c.d.count.refused.Add(1)
-			c.d.log.Warn("a record was refused", slog.String("peer", c.a.PeerKey().String()), slog.Any("error", err))
-			return
+			return err
 		}
 	}
 	c.d.count.announced.Add(1)
@@ -310,14 +362,16 @@ func (c *conn) takeRecord(r *disco.Record) {
 	c.records[string(own.record.ID)] = own
 	c.octets += own.octets - prev.octets
 	c.mu.Unlock()
+	return nil
 }
 
 // renew replaces a record that is held by a newer one that a RESULT or UPDATE
 // brought (DISC 8).
-func (c *conn) renew(r *disco.Record) {
+func (c *conn) renew(r *disco.Record) error {
 	if prev, had := c.records[string(r.ID)]; had && r.Revision > prev.record.Revision {
-		c.takeRecord(r)
+		return c.takeRecord(r)
 	}
+	return nil
 }
 
 // withdraw gives up a held record that its peer withdrew.

@@ -103,7 +103,8 @@ type Config struct {
 	Documents func(a *assoc.Association) assoc.ChannelConn
 
 	// MaxRecords and MaxOctets bound what is held of one peer (256 records, 64
-	// KiB as encoded); what is beyond is refused.
+	// KiB as encoded); the first record beyond is refused, and with it the rest of
+	// its ANNOUNCE.
 	MaxRecords int
 	MaxOctets  int
 	// MaxQueries bounds our queries under way at one peer (64), MaxSubscriptions

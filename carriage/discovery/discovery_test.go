@@ -5,6 +5,8 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -170,12 +172,64 @@ func TestRecordsOfOnePeerAreBounded(t *testing.T) {
 	}
 	long := agentRecord("2", "b", 2)
 	long.Label = bytes.Repeat([]byte("x"), 100)
-	p.announce(long, agentRecord("1", "z", 2))
+	p.announce(agentRecord("1", "z", 2), long)
 	if got := p.held(); got != "1:z/2 2:b/1 " {
 		t.Errorf("held %q", got)
 	}
 	if s := p.server.Stats(); s.Refused != 2 {
 		t.Errorf("%+v", s)
+	}
+}
+
+// A peer whose records are refused gets one log line for all of a message, and no
+// other for a while however often it announces: it must not fill the log.
+func TestRefusedRecordsDoNotFloodTheLog(t *testing.T) {
+	var log bytes.Buffer
+	asked := 0
+	p := newPair(t, Config{}, Config{
+		Accept: func(*assoc.Association, *disco.Record, *disco.Record) error {
+			asked++
+			return errors.New("not here")
+		},
+		Logger: slog.New(slog.NewTextHandler(&log, nil)),
+	})
+	lines := func() []string {
+		text := log.String()
+		log.Reset()
+		return strings.Split(strings.TrimSuffix(text, "\n"), "\n")
+	}
+	many := []disco.Record{agentRecord("1", "a", 1), agentRecord("2", "b", 1), agentRecord("3", "c", 1)}
+	for range 20 {
+		p.announce(many...)
+	}
+	if got := lines(); len(got) != 1 || !strings.Contains(got[0], "count=3 ") || !strings.Contains(got[0], "not here") || asked != 60 {
+		t.Errorf("%d records, logged %q", asked, got)
+	}
+	p.Run(refusalInterval)
+	p.announce(many...)
+	p.announce(many...)
+	if got := lines(); len(got) != 1 || !strings.Contains(got[0], "count=60 ") {
+		t.Errorf("logged %q", got)
+	}
+	if s := p.server.Stats(); s.Refused != 66 {
+		t.Errorf("%+v", s)
+	}
+}
+
+// What a message brings behind the first record over a limit is not looked at.
+func TestAnnouncementEndsAtItsFirstRecordOverALimit(t *testing.T) {
+	var log bytes.Buffer
+	p := newPair(t, Config{}, Config{MaxRecords: 2, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	p.announce(agentRecord("1", "a", 1), agentRecord("2", "b", 1))
+	p.announce(agentRecord("3", "c", 1), agentRecord("1", "a", 2), agentRecord("4", "d", 1))
+	if got := p.held(); got != "1:a/1 2:b/1 " {
+		t.Errorf("held %q", got)
+	}
+	if s := p.server.Stats(); s.Refused != 3 || s.Announced != 2 {
+		t.Errorf("%+v", s)
+	}
+	if got := log.String(); strings.Count(got, "\n") != 1 || !strings.Contains(got, "count=3 ") {
+		t.Errorf("logged %q", got)
 	}
 }
 

@@ -133,9 +133,11 @@ func (c *conn) learn(m *disco.Message, tolerant bool) error {
 		}
 	}
 	c.d.count.unknown.Add(uint64(m.UnknownKinds))
+	var refused tally
 	for r := range m.Records.All() {
-		c.renew(r)
+		refused.add(c.renew(r))
 	}
+	c.tellRefused(refused)
 	for id := range m.Withdrawn.All() {
 		c.withdraw(id)
 	}

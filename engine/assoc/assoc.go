@@ -467,7 +467,11 @@ func (a *Association) EndTurn() []byte {
 		// to read it, and its CLOSE_ACK says that it has.
 		a.m.CloseBy(a.now, a.drainCode, a.drainText, a.now+a.o.Stall)
 	}
+	last := a.draining && !a.m.Closing() && a.m.Queued() > 0
 	batch := a.m.TakeBatch()
+	if last && a.m.Queued() == 0 {
+		a.trans.Wake() // to see that nothing is left
+	}
 	a.inTurn = false // what HandleRoom sends asks for a turn of its own
 	a.settleQueue()
 	if a.rekems != nil && !a.m.Rekeming() {

@@ -534,9 +534,9 @@ func (a *Association) dispatch() bool {
 		}
 	case conn.EventHello:
 		h, _ := a.m.PeerHello()
+		a.maxSend.Store(int64(a.m.MaxSend()))
 		a.hello.Store(h)
 		close(a.helloCame) // a second HELLO ends the association
-		a.maxSend.Store(int64(a.m.MaxSend()))
 		a.each(func(cc ChannelConn) { cc.HandleHello(h) })
 	case conn.EventCredit:
 		a.handleCredit(&ev)

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 )
@@ -147,6 +148,35 @@ func TestAgentDialsAgainUntilItsRelayIsThere(t *testing.T) {
 	}
 	if status, body := second.post("patient", hello); status != 200 || !strings.Contains(body, "here") {
 		t.Errorf("%d %s", status, body)
+	}
+}
+
+// An agent that is told which relay to trust has nothing to do with another one: it is
+// never ready there, and nothing that comes from there gets to the upstream.
+func TestAgentWithAnotherPinNeverServes(t *testing.T) {
+	var asked atomic.Int32
+	url := upstreamAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		asked.Add(1)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":"h","result":"here"}`)
+	})
+	p := serving(t, start(t, ports("--no-demo")...))
+	a := start(t, "agent", "--name", "wary", "--to", p.npamp, "--pin", strings.Repeat("ab", 32), "--upstream", url)
+	for range 2 { // it goes on trying
+		a.says("not allowed")
+	}
+	if status, body := p.post("wary", hello); status != 404 {
+		t.Errorf("%d %s, want no such agent", status, body)
+	}
+	if r := trestle(t, getTask, "call", "--to", p.npamp, "--agent", "wary"); r.code != exitTransport || r.out != "" {
+		t.Errorf("through call: %+v", r)
+	}
+	a.stop()
+	if code := a.wait(); code != exitOK || a.out.String() != "" {
+		t.Errorf("code %d, stdout %q, stderr %q", code, a.out, a.errOut)
+	}
+	if n := asked.Load(); n != 0 {
+		t.Errorf("the upstream was asked %d times", n)
 	}
 }
 

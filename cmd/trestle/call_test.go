@@ -7,12 +7,14 @@ import (
 	"path/filepath"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -211,6 +213,32 @@ func TestCallCarriesAMessageLargerThanTheFloor(t *testing.T) {
 	}
 	if got, _ := f.last(); got.foreign != request {
 		t.Errorf("%d octets arrived of %d", len(got.foreign), len(request))
+	}
+}
+
+// A reply may have as much as a frame of 16 MiB holds, and not an octet more; nor may
+// a message.
+func TestCallTakesRepliesUpToAFrameOf16MiB(t *testing.T) {
+	var more atomic.Int32
+	f := startFar(t, func(r *carriage.Request) {
+		m := bridge.Message{Kind: bridge.KindResponse, Protocol: r.Protocol(), Content: r.Content(), Corr: r.Corr()}
+		const head, tail = `{"jsonrpc":"2.0","id":1,"result":"`, `"}`
+		room := 16<<20 - wire.HeaderLen - wire.TagLen - m.Size() - len(head) - len(tail)
+		_ = r.Respond([]byte(head + strings.Repeat("x", room+int(more.Load())) + tail))
+	})
+	r := trestle(t, getTask, "call", "--to", f.addr, "--agent", "a")
+	if r.code != exitOK || len(r.out) < 16<<20-200 || !strings.HasSuffix(r.out, `x"}`) {
+		t.Errorf("code %d, %d octets on stdout, stderr %q", r.code, len(r.out), r.err)
+	}
+	more.Store(1)
+	r = trestle(t, getTask, "call", "--to", f.addr, "--agent", "a")
+	if r.code != exitTransport || r.out != "" || !strings.Contains(r.err, "transport error 4 NotDelivered") || !strings.Contains(r.err, "outcome unknown") {
+		t.Errorf("one octet more: code %d, %d octets on stdout, stderr %q", r.code, len(r.out), r.err)
+	}
+	message := strings.Replace(getTask, `"t"`, `"`+strings.Repeat("t", 16<<20)+`"`, 1)
+	r = trestle(t, message, "call", "--to", f.addr, "--agent", "a")
+	if _, n := f.last(); r.code != exitUsage || r.out != "" || n != 2 {
+		t.Errorf("too long a message: code %d, stderr %q, %d requests", r.code, r.err, n)
 	}
 }
 

@@ -456,10 +456,14 @@ func (a *Association) Feed(in []byte) {
 
 // EndTurn runs what was posted, and gives the batch.
 func (a *Association) EndTurn() []byte {
-	if a.ended {
+	if !a.inTurn { // it had ended before
 		b := a.after
 		a.after = nil
 		return b
+	}
+	if a.ended { // in this turn: what it had to say is in the batch
+		a.inTurn = false
+		return a.m.TakeBatch()
 	}
 	a.runPosted()
 	if a.draining && !a.m.Closing() && a.busy() == 0 && a.m.Queued() == 0 && a.buffered == 0 {

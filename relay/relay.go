@@ -122,7 +122,7 @@ func New(cfg Config) (*Relay, error) {
 	r.disco = discovery.New(discovery.Config{
 		Advertise:  r.advertise,
 		Accept:     r.accept,
-		Gone:       r.routes.gone,
+		Gone:       func(a *engine.Association) { r.routes.gone(a) },
 		MaxRecords: cfg.MaxNames,
 		Logger:     cfg.Logger,
 	})
@@ -516,7 +516,7 @@ func (r *Relay) accept(a *engine.Association, rec, prev *disco.Record) error {
 	if r.forward.drain.Load() {
 		return ErrStopped
 	}
-	if err := r.routes.claim(a, rec, prev); err != nil {
+	if _, err := r.routes.claim(a, rec, prev); err != nil {
 		return err
 	}
 	r.log.Info("agent connected", slog.String("agent", string(rec.Agent.AgentID)), slog.String("peer", a.PeerKey().String()), slog.Any("from", a.RemoteAddr()))
@@ -525,22 +525,35 @@ func (r *Relay) accept(a *engine.Association, rec, prev *disco.Record) error {
 
 // advertise is what a's peer is told: the protocol carried, its own agents as it
 // announced them, which is how it sees that they stand (D22), and others under
-// records of the relay's own.
-func (r *Relay) advertise(a *engine.Association, _ *disco.Filter) []disco.Record {
-	records := []disco.Record{{
-		ID: []byte("a2a"), Kind: disco.KindProtocol, Revision: 1,
-		Protocol: disco.ProtocolBody{ProtocolID: uint8(bridge.ProtocolA2A), Class: disco.ClassJSONRPC},
-	}}
+// records of the relay's own. It runs on a's loop for each page, so it looks at
+// what may pass the filter and at nothing else: an agent that asks for its own name
+// costs the same among many.
+func (r *Relay) advertise(a *engine.Association, f *disco.Filter) []disco.Record {
+	var records []disco.Record
+	if f.Match(&carried) {
+		records = append(records, carried)
+	}
+	if f.Kinds.Present() && !f.Kinds.Contains(uint64(disco.KindAgent)) {
+		return records
+	}
 	for _, own := range r.disco.Records(a) {
-		if t := r.routes.find(string(own.Agent.AgentID)); own.Kind == disco.KindAgent && t != nil && t.assoc == a {
+		if own.Kind != disco.KindAgent || !f.Match(&own) {
+			continue
+		}
+		if t := r.routes.find(string(own.Agent.AgentID)); t != nil && t.assoc == a {
 			records = append(records, own)
 		}
 	}
-	r.routes.each(func(t *route) bool {
-		if t.assoc != a && (r.cfg.Visible == nil || r.cfg.Visible(a.PeerKey(), t.name)) {
-			records = append(records, t.advertised())
+	for _, t := range r.routes.under(string(f.NamePrefix)) {
+		if t.assoc != a && f.Match(&t.told) && (r.cfg.Visible == nil || r.cfg.Visible(a.PeerKey(), t.name)) {
+			records = append(records, t.told)
 		}
-		return true
-	})
+	}
 	return records
+}
+
+// carried is the protocol that is carried.
+var carried = disco.Record{
+	ID: []byte("a2a"), Kind: disco.KindProtocol, Revision: 1,
+	Protocol: disco.ProtocolBody{ProtocolID: uint8(bridge.ProtocolA2A), Class: disco.ClassJSONRPC},
 }

@@ -72,7 +72,9 @@ func startRelay(t *testing.T, cfg Config) *Relay {
 		cfg.Engine.Transport = engine.TransportTCP
 	}
 	cfg.Engine.Loops = 1
-	cfg.Logger = testLog(t)
+	if cfg.Logger == nil {
+		cfg.Logger = testLog(t)
+	}
 	r, err := New(cfg)
 	if err != nil {
 		t.Fatal(err)
@@ -158,10 +160,20 @@ type caller struct {
 
 func dial(t *testing.T, r *Relay, agent string) *caller {
 	t.Helper()
+	return dialWith(t, r, agent, nil)
+}
+
+func dialAs(t *testing.T, r *Relay, key *identity.Key) *caller {
+	t.Helper()
+	return dialWith(t, r, "", key)
+}
+
+func dialWith(t *testing.T, r *Relay, agent string, key identity.PrivateKey) *caller {
+	t.Helper()
 	c := &caller{t: t, bridge: carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(nil)}}), disco: discovery.New(discovery.Config{})}
 	var err error
 	c.engine, err = engine.New(engine.Config{
-		Transport: engine.TransportTCP, Loops: 1, Protocols: c.bridge.Protocols(), Channels: []engine.ChannelHandler{c.bridge, c.disco},
+		Transport: engine.TransportTCP, Loops: 1, Identity: key, Protocols: c.bridge.Protocols(), Channels: []engine.ChannelHandler{c.bridge, c.disco},
 	})
 	if err != nil {
 		t.Fatal(err)

@@ -3,6 +3,9 @@ package relay
 import (
 	"crypto/sha256"
 	"fmt"
+	"slices"
+	"sort"
+	"strings"
 	"sync"
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
@@ -18,8 +21,10 @@ type route struct {
 	assoc  *engine.Association
 	key    identity.PublicKey
 	record []byte // the id of the record that claimed it
-	// claim numbers the claims of this relay.
-	claim uint64
+	// told is how the relay tells others of the agent. Its id follows from the name
+	// and its revision from the claims, so that whoever claims the name later
+	// replaces it.
+	told disco.Record
 }
 
 // routes knows the agents by name. Looking one up takes no lock.
@@ -28,8 +33,8 @@ type routes struct {
 	byName sync.Map // string to *route
 
 	mu     sync.Mutex // held by whoever changes byName
+	sorted []*route   // by name
 	names  map[*engine.Association][]string
-	count  int
 	claims uint64
 }
 
@@ -44,29 +49,42 @@ func (t *routes) find(name string) *route {
 // claim gives a's peer the name that the record announces (D22): a free one, or
 // one that its own key holds, which is how an agent that dials anew takes over
 // from an association that has not ended yet. prev is the record that this one
-// replaces, nil for none; its name becomes free.
-func (t *routes) claim(a *engine.Association, r, prev *disco.Record) error {
+// replaces, nil for none; its name becomes free. came says that the name is new to
+// a.
+func (t *routes) claim(a *engine.Association, r, prev *disco.Record) (came bool, err error) {
 	name := string(r.Agent.AgentID)
 	if !control.ValidAgentName(name) {
-		return fmt.Errorf("%w: %.80q", ErrName, name)
+		return false, fmt.Errorf("%w: %.80q", ErrName, name)
 	}
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	old := t.find(name)
+	at, _ := t.place(name)
 	switch {
-	case old == nil && t.count >= t.max:
-		return fmt.Errorf("relay: there are %d agents already", t.count)
+	case old == nil && len(t.sorted) >= t.max:
+		return false, fmt.Errorf("relay: there are %d agents already", len(t.sorted))
 	case old != nil && !old.key.Equal(a.PeerKey()):
-		return fmt.Errorf("%w: %s", ErrNameTaken, name)
-	case old == nil:
-		t.count++
+		return false, fmt.Errorf("%w: %s", ErrNameTaken, name)
 	}
 	t.claims++
-	t.byName.Store(name, &route{name: name, assoc: a, key: a.PeerKey(), record: r.ID, claim: t.claims})
-	if t.names == nil {
-		t.names = make(map[*engine.Association][]string)
+	id := sha256.Sum256([]byte("agent " + name))
+	now := &route{name: name, assoc: a, key: a.PeerKey(), record: r.ID, told: disco.Record{
+		ID: id[:16], Kind: disco.KindAgent, Revision: t.claims,
+		Agent: disco.AgentBody{AgentID: []byte(name), Protocols: disco.ListOf(bridge.ProtocolA2A)},
+	}}
+	t.byName.Store(name, now)
+	if old == nil {
+		t.sorted = slices.Insert(t.sorted, at, now)
+	} else {
+		t.sorted[at] = now
 	}
-	if old == nil || old.assoc != a {
+	if came = old == nil || old.assoc != a; came {
+		if old != nil {
+			t.forget(old)
+		}
+		if t.names == nil {
+			t.names = make(map[*engine.Association][]string)
+		}
 		t.names[a] = append(t.names[a], name)
 	}
 	if prev != nil && prev.Kind == disco.KindAgent && string(prev.Agent.AgentID) != name {
@@ -74,39 +92,58 @@ func (t *routes) claim(a *engine.Association, r, prev *disco.Record) error {
 			t.remove(p)
 		}
 	}
-	return nil
+	return came, nil
+}
+
+// place is where a name is in sorted, or would be. The caller holds the lock.
+func (t *routes) place(name string) (at int, found bool) {
+	return slices.BinarySearchFunc(t.sorted, name, func(r *route, name string) int { return strings.Compare(r.name, name) })
 }
 
 // remove frees a name. The caller holds the lock.
 func (t *routes) remove(r *route) {
-	t.byName.Delete(r.name)
-	t.count--
-	names := t.names[r.assoc]
-	for i, n := range names {
-		if n == r.name {
-			t.names[r.assoc] = append(names[:i], names[i+1:]...)
-			break
-		}
+	t.drop(r.name)
+	t.forget(r)
+}
+
+// drop takes a name out of what is looked up. The caller holds the lock.
+func (t *routes) drop(name string) {
+	t.byName.Delete(name)
+	if at, found := t.place(name); found {
+		t.sorted = slices.Delete(t.sorted, at, at+1)
 	}
 }
 
-// gone frees the names that are still a's.
-func (t *routes) gone(a *engine.Association) {
+// forget takes r's name off the list of its association, which may go on to live
+// without it. The caller holds the lock.
+func (t *routes) forget(r *route) {
+	names := t.names[r.assoc]
+	if i := slices.Index(names, r.name); i >= 0 {
+		names = slices.Delete(names, i, i+1)
+	}
+	if len(names) == 0 {
+		delete(t.names, r.assoc)
+		return
+	}
+	t.names[r.assoc] = names
+}
+
+// gone frees the names that are still a's, and returns them.
+func (t *routes) gone(a *engine.Association) []string {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	for _, name := range t.names[a] {
-		if r := t.find(name); r != nil && r.assoc == a {
-			t.byName.Delete(name)
-			t.count--
-		}
+	names := t.names[a]
+	for _, name := range names {
+		t.drop(name)
 	}
 	delete(t.names, a)
+	return names
 }
 
 func (t *routes) len() int {
 	t.mu.Lock()
 	defer t.mu.Unlock()
-	return t.count
+	return len(t.sorted)
 }
 
 // each calls f for every agent, in no order, until it returns false.
@@ -114,13 +151,12 @@ func (t *routes) each(f func(*route) bool) {
 	t.byName.Range(func(_, r any) bool { return f(r.(*route)) })
 }
 
-// record is how the relay tells others of the agent. The id follows from the
-// name and the revision from the claims, so that whoever claims the name later
-// replaces it.
-func (r *route) advertised() disco.Record {
-	id := sha256.Sum256([]byte("agent " + r.name))
-	return disco.Record{
-		ID: id[:16], Kind: disco.KindAgent, Revision: r.claim,
-		Agent: disco.AgentBody{AgentID: []byte(r.name), Protocols: disco.ListOf(bridge.ProtocolA2A)},
-	}
+// under returns the agents whose names start with prefix, by name. It looks at no
+// others.
+func (t *routes) under(prefix string) []*route {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	from, _ := t.place(prefix)
+	to := from + sort.Search(len(t.sorted)-from, func(i int) bool { return !strings.HasPrefix(t.sorted[from+i].name, prefix) })
+	return slices.Clone(t.sorted[from:to])
 }

@@ -577,3 +577,22 @@ func pairConfig() conn.Config {
 		Send: root(wire.ServerToClient), Recv: root(wire.ClientToServer),
 	}
 }
+
+// What an association says when it ends leaves with the turn that ended it:
+// CLOSE_ACK, and ERROR with CLOSE for a fault.
+func TestLastWordsLeave(t *testing.T) {
+	p := pair(t, &probe{}, &probe{}, nil)
+	p.Client.Close(0, "")
+	p.Settle()
+	var ce *assoc.CloseError
+	if !errors.As(p.Client.Err(), &ce) || !ce.Acked {
+		t.Errorf("CLOSE: ended with %v, not acknowledged", p.Client.Err())
+	}
+	p = pair(t, &probe{}, &probe{}, nil)
+	forged := wire.AppendHeader(nil, wire.FlagENC, typ, wire.ChannelBridge, 7, wire.TagLen)
+	p.Client.Inject(append(forged, make([]byte, wire.TagLen)...))
+	p.Settle()
+	if !errors.As(p.Client.Err(), &ce) || !ce.Remote || ce.Code != control.CodeCrypto {
+		t.Errorf("fault: the peer was told %v", p.Client.Err())
+	}
+}

@@ -9,10 +9,12 @@ import (
 
 	"github.com/urfave/cli/v3"
 
+	"github.com/trestle-npamp/trestle/carriage/policy"
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/relay"
 	"github.com/trestle-npamp/trestle/relay/edge"
+	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
 func serveCommand() *cli.Command {
@@ -42,6 +44,14 @@ authenticates its callers:
    trestle serve --identity relay.pem --allow-peers peers.txt --no-demo \
      --listen 0.0.0.0:7447 --http 127.0.0.1:7480
 
+What callers may do is decided by --policy: the first rule that matches, else the default.
+Every list in a rule is optional, effects are those of what an operation does at worst,
+and * in methods and agents stands for anything. What is denied never reaches an agent.
+
+   {"default": "deny", "reason": "not allowed here", "rules": [
+     {"decision": "allow", "effects": ["read_only"]},
+     {"decision": "allow", "agents": ["echo"], "methods": ["message/*"], "peers": ["KEY or HANDLE"]}]}
+
 When it serves, it writes exactly one line to standard output,
 
    ready npamp=HOST:PORT http=HOST:PORT key=HEX
@@ -58,6 +68,7 @@ Exit codes: 0 drained, 1 could not serve, 2 wrong usage.`,
 			&cli.StringFlag{Name: "http", Value: relay.DefaultHTTP, Usage: "serve HTTP on `HOST:PORT`; port 0 picks one"},
 			identityFlag("be the one with the key in `FILE` (see keygen); a fresh one without it"),
 			&cli.StringFlag{Name: "allow-peers", Usage: "let in only the keys in `FILE`; without it everybody on this machine and nobody else", TakesFile: true},
+			&cli.StringFlag{Name: "policy", Usage: "forward only what the rules in `FILE` (JSON) allow; without it everything", TakesFile: true},
 			&cli.BoolFlag{Name: "no-demo", Usage: "bring no echo agent along"},
 			&cli.StringFlag{Name: "tls-cert", Usage: "show the certificate in `FILE` (PEM) under the associations; a self-signed one without it, since peers go by the key", TakesFile: true},
 			&cli.StringFlag{Name: "tls-key", Usage: "the certificate's private key is in `FILE` (PEM)", TakesFile: true},
@@ -121,9 +132,26 @@ func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
 		}
 		cfg.Engine.Peers = identity.AllowList(set)
 	}
+	if file := cmd.String("policy"); file != "" {
+		p, err := policy.Load(file, cfg.Logger)
+		if err != nil {
+			return cfg, err
+		}
+		cfg.Policy = byPolicy(p)
+	}
 	cfg.Engine.Identity, err = loadIdentity(cmd)
 	andAbove(&cfg.Engine)
 	return cfg, err
+}
+
+// byPolicy lets p decide on what a relay forwards, which is A2A.
+func byPolicy(p *policy.Policy) func(*relay.Access) error {
+	return func(a *relay.Access) error {
+		return p.Decide(&policy.Access{
+			Peer: a.Peer, Principal: a.Principal, Agent: a.Agent, Protocol: bridge.ProtocolA2A,
+			Method: []byte(a.Method), Effect: a.Effect, Notification: a.Notification,
+		})
+	}
 }
 
 // loadCertificate reads what --tls-cert and --tls-key name; nil without them.

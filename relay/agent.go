@@ -195,7 +195,7 @@ func (a *Agent) stand(ctx context.Context, e *engine.Engine) (*engine.Associatio
 		link.Close(0, "")
 		return nil, err
 	}
-	a.log.Info("at the relay", slog.String("relay", a.cfg.Relay), slog.String("peer", link.PeerKey().String()))
+	a.log.Info("at the relay", append(peer(link.PeerKey()), slog.String("relay", a.cfg.Relay))...)
 	if a.cfg.OnReady != nil {
 		a.cfg.OnReady(Standing{Agent: a.cfg.Name, Peer: link.PeerKey(), Addr: link.RemoteAddr()})
 	}

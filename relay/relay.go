@@ -52,13 +52,14 @@ const DemoAgent = "echo"
 // Relay is a relay with its listeners. New makes one, Start lets it serve, and
 // Shutdown must follow Start. Its other methods may be called from any goroutine.
 type Relay struct {
-	cfg     Config
-	log     *slog.Logger
-	routes  routes
-	forward forwarder
-	bridge  *carriage.Bridge
-	disco   *discovery.Discovery
-	edge    *edge.Edge
+	cfg      Config
+	log      *slog.Logger
+	routes   routes
+	forward  forwarder
+	arrivals arrivals
+	bridge   *carriage.Bridge
+	disco    *discovery.Discovery
+	edge     *edge.Edge
 
 	// ctx ends when a shutdown begins.
 	ctx      context.Context
@@ -104,6 +105,7 @@ func New(cfg Config) (*Relay, error) {
 	r := &Relay{cfg: cfg, log: cfg.Logger, ended: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.stop = context.WithCancel(context.Background())
 	r.routes.max = cfg.MaxAgents
+	r.arrivals.log = cfg.Logger
 
 	f := &r.forward
 	f.routes, f.policy, f.timeout = &r.routes, cfg.Policy, cfg.ReplyTimeout
@@ -122,7 +124,7 @@ func New(cfg Config) (*Relay, error) {
 	r.disco = discovery.New(discovery.Config{
 		Advertise:  r.advertise,
 		Accept:     r.accept,
-		Gone:       func(a *engine.Association) { r.routes.gone(a) },
+		Gone:       func(a *engine.Association) { r.arrivals.left(a, r.routes.gone(a)) },
 		MaxRecords: cfg.MaxNames,
 		Logger:     cfg.Logger,
 	})
@@ -516,10 +518,13 @@ func (r *Relay) accept(a *engine.Association, rec, prev *disco.Record) error {
 	if r.forward.drain.Load() {
 		return ErrStopped
 	}
-	if _, err := r.routes.claim(a, rec, prev); err != nil {
+	came, err := r.routes.claim(a, rec, prev)
+	if err != nil {
 		return err
 	}
-	r.log.Info("agent connected", slog.String("agent", string(rec.Agent.AgentID)), slog.String("peer", a.PeerKey().String()), slog.Any("from", a.RemoteAddr()))
+	if came {
+		r.arrivals.came(a, string(rec.Agent.AgentID))
+	}
 	return nil
 }
 

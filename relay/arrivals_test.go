@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"fmt"
 	"log/slog"
+	"net/http"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -86,4 +88,37 @@ func TestLinesAreBounded(t *testing.T) {
 	if omitted, ok := l.take(now.Add(time.Second)); omitted != 0 || !ok {
 		t.Errorf("%d %v", omitted, ok)
 	}
+}
+
+// A shutdown that has begun takes no new agents, while it lets requests end.
+func TestNoAgentsAreTakenDuringAShutdown(t *testing.T) {
+	r := startRelay(t, Config{})
+	inside, release := make(chan struct{}), make(chan struct{})
+	startHTTP(t, r, "a", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		id := idOf(t, read(t, req))
+		close(inside)
+		<-release
+		respond(w, 200, `{"jsonrpc":"2.0","id":`+id+`,"result":"done"}`)
+	}))
+	c := dial(t, r, "")
+	announce(t, c.disco, c.assoc, "1", "before", 1)
+	var wg sync.WaitGroup
+	wg.Go(func() { post(t, r, "a", sendText("1", "hi")).want(t, 200, "done") })
+	<-inside
+	wg.Go(func() {
+		if err := r.Shutdown(t.Context()); err != nil {
+			t.Error(err)
+		}
+	})
+	eventually(t, "it drains", r.forward.drain.Load)
+	announce(t, c.disco, c.assoc, "2", "late", 1)
+	announce(t, c.disco, c.assoc, "1", "late-as-well", 2) // no other name for an old one
+	if names := r.Agents(); len(names) != 2 || slices.Contains(names, "late") || !slices.Contains(names, "before") {
+		t.Errorf("agents %q", names)
+	}
+	if s := r.Stats().Discovery; s.Refused != 2 {
+		t.Errorf("%d refused", s.Refused)
+	}
+	close(release)
+	wg.Wait()
 }

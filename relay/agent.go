@@ -30,6 +30,10 @@ const (
 	// backstop is how much later than the deadline that should end a request the
 	// next one strikes.
 	backstop = 30 * time.Second
+
+	// backendGrace is how long a Backend may take to return once its contexts have
+	// ended.
+	backendGrace = 5 * time.Second
 )
 
 // Agent is one agent at a relay. It dials the relay, announces its name, checks
@@ -223,8 +227,9 @@ func (a *Agent) announce(ctx context.Context, link *engine.Association) error {
 
 // Shutdown ends the agent in order: new requests are refused, those under way
 // are answered, then the association is closed. When ctx ends first, what is
-// still under way is given up, and ctx's error returned. A second call waits for
-// the first.
+// still under way is given up, and ctx's error returned; a Backend that goes on
+// although its contexts have ended is waited for at most 5 s more. A second call
+// waits for the first.
 func (a *Agent) Shutdown(ctx context.Context) error {
 	var err error
 	a.down.Do(func() {
@@ -255,12 +260,17 @@ func (a *Agent) shutdown(ctx context.Context) error {
 }
 
 // end lets what is under way end until ctx does, and gives up the rest: requests
-// of associations that were lost, and all of them when ctx has ended.
+// of associations that were lost, and all of them when ctx has ended. A backend that
+// goes on even then is left behind.
 func (a *Agent) end(ctx context.Context) {
 	a.serving.Close()
 	_ = a.serving.Wait(ctx)
 	a.giveUp()
-	_ = a.serving.Wait(context.Background())
+	grace, cancel := context.WithTimeout(context.Background(), backendGrace)
+	defer cancel()
+	if a.serving.Wait(grace) != nil {
+		a.log.Warn("the backend goes on although its contexts have ended", slog.Int("messages", a.serving.Inside()))
+	}
 }
 
 // AgentStats counts since NewAgent.

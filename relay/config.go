@@ -125,7 +125,9 @@ var (
 
 // Backend is what an Agent serves requests with. Its methods are called from many
 // goroutines, at most AgentConfig.MaxInFlight at one time; errors become
-// NotDelivered with their text, unless they are a *bridge.Error.
+// NotDelivered with their text, unless they are a *bridge.Error. They must return
+// soon after their context has ended: Shutdown waits 5 s for that and then leaves
+// them behind.
 //
 // *upstream.Client is one, and Echo returns another.
 type Backend interface {

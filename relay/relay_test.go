@@ -16,6 +16,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"go.uber.org/goleak"
@@ -1221,6 +1222,26 @@ func TestAgentShutdown(t *testing.T) {
 	if err := a.Run(t.Context()); !errors.Is(err, ErrStarted) {
 		t.Errorf("run again: %v", err)
 	}
+}
+
+// A backend that ignores its contexts does not hold up a shutdown for ever.
+func TestAgentLeavesAStuckBackendBehind(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		a, err := NewAgent(AgentConfig{Name: "a", Relay: "127.0.0.1:1", Backend: Echo()})
+		if err != nil {
+			t.Fatal(err)
+		}
+		if err := a.serving.Enter(); err != nil { // and never leaves
+			t.Fatal(err)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		_ = a.Shutdown(ctx)
+		if d := time.Since(began); d != backendGrace || a.work.Err() == nil {
+			t.Errorf("after %v; given up: %v", d, a.work.Err())
+		}
+	})
 }
 
 func TestAgentRunEndsWithItsContext(t *testing.T) {

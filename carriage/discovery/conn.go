@@ -330,7 +330,7 @@ func (c *conn) tellRefused(t tally) {
 	if l.any && now < l.next {
 		return
 	}
-	c.d.log.Warn("records were refused", slog.String("peer", c.a.PeerKey().String()), slog.Uint64("count", l.n), slog.Any("error", t.err))
+	c.d.log.Warn("records were refused", slog.String("peer", c.a.PeerKey().String()), slog.String("handle", c.a.PeerKey().Handle()), slog.Uint64("count", l.n), slog.Any("error", t.err))
 	*l = refusals{next: now + refusalInterval, any: true}
 }
 

@@ -129,7 +129,7 @@ func (c *conn) pageOf(records []disco.Record, after []byte, tolerant bool) (p pa
 		}
 		n, err := c.sizeOf(&records[i], &scratch)
 		if err != nil {
-			c.d.log.Warn("a record can't be told", slog.String("peer", c.a.PeerKey().String()), slog.Any("error", err))
+			c.d.log.Warn("a record can't be told", slog.String("peer", c.a.PeerKey().String()), slog.String("handle", c.a.PeerKey().Handle()), slog.Any("error", err))
 			if tolerant {
 				continue
 			}
@@ -390,7 +390,7 @@ func (c *conn) tellChanges(s *subscriber, records []disco.Record) error {
 			continue
 		}
 		if _, err := c.sizeOf(r, &scratch); err != nil {
-			c.d.log.Warn("a record can't be told", slog.String("peer", c.a.PeerKey().String()), slog.Any("error", err))
+			c.d.log.Warn("a record can't be told", slog.String("peer", c.a.PeerKey().String()), slog.String("handle", c.a.PeerKey().Handle()), slog.Any("error", err))
 			if !s.filter.Tolerant {
 				return disco.ErrUnknownRecordKind
 			}

@@ -57,6 +57,9 @@ type Options struct {
 	// Streams on each connection (1), of Events events (1,000) each, with Stream.
 	Streams int `json:"streams,omitempty"`
 	Events  int `json:"events,omitempty"`
+	// Buffer is how many octets of events each producer may be ahead (16 KiB), where
+	// that can be said.
+	Buffer int `json:"buffer,omitempty"`
 	// Count of what Notify sends: 1,000,000.
 	Count int `json:"count,omitempty"`
 	// Burst is on how many connections, with Idle, a large message goes once to and
@@ -101,7 +104,7 @@ func Defaults(scenario string) Options {
 	case Mixed:
 		o.LargeSize, o.LargeInFlight = 1<<20, 1
 	case Stream:
-		o.Size, o.InFlight, o.Streams, o.Events = 256, 1, 1, 1000
+		o.Size, o.InFlight, o.Streams, o.Events, o.Buffer = 256, 1, 1, 1000, 16<<10
 	case Fanout:
 		o.Size, o.InFlight = 256, 4
 	case Notify:
@@ -144,6 +147,7 @@ func (o *Options) Validate() error {
 		{"large-inflight", o.LargeInFlight, least(1, Mixed), maxInFlight},
 		{"streams", o.Streams, least(1, Stream), maxInFlight},
 		{"events", o.Events, least(1, Stream), maxEvents},
+		{"buffer", o.Buffer, 0, maxLarge},
 		{"count", o.Count, least(1, Notify), maxEvents},
 		{"burst", o.Burst, 0, maxConns},
 		{"server-loops", o.ServerLoops, 0, 1024},

@@ -106,7 +106,7 @@ func (f *Feed) Next() []byte {
 // too: from the loop whenever there is room, or from a goroutine that waits for it.
 func (s *server) produce(r *carriage.Request) {
 	f := &producer{s: s, id: r.Association().ID(), feed: NewFeed(&s.o)}
-	o := carriage.StreamOptions{}
+	o := carriage.StreamOptions{Buffer: s.o.Buffer}
 	if s.o.Client == Callback {
 		o.Sent = func(int) { f.more() }
 	}

@@ -80,7 +80,7 @@ when the server made it until the client had it.
    trestle bench stream                                         # one stream on each of 64 associations
    trestle bench stream --conns 1 --streams 64                  # 64 streams on one
    trestle bench stream --client blocking`,
-		[]string{"conns", "streams", "events", "size", "duration", "warmup", "client"},
+		[]string{"conns", "streams", "events", "buffer", "size", "duration", "warmup", "client"},
 	},
 	{
 		bench.Fanout, "events to a subscriber on every association",
@@ -135,6 +135,7 @@ func (s scenario) command() *cli.Command {
 		"large-inflight": &cli.IntFlag{Name: "large-inflight", Value: d.LargeInFlight, Usage: "keep `N` of them in flight on each association"},
 		"streams":        &cli.IntFlag{Name: "streams", Value: d.Streams, Usage: "keep `N` streams on each association"},
 		"events":         &cli.IntFlag{Name: "events", Value: d.Events, Usage: "streams of `N` events"},
+		"buffer":         &cli.IntFlag{Name: "buffer", Value: d.Buffer, Usage: "let each stream's producer be `N` octets ahead; 0 is the default of package carriage"},
 		"count":          &cli.IntFlag{Name: "count", Value: d.Count, Usage: "send `N` notifications"},
 		"burst":          &cli.IntFlag{Name: "burst", Value: d.Burst, Usage: "a large message on `N` of the associations"},
 		"quiet":          &cli.DurationFlag{Name: "quiet", Value: d.Quiet, Usage: "wait for `D` before each reading"},
@@ -200,6 +201,8 @@ func (s scenario) options(cmd *cli.Command) bench.Options {
 			o.Streams = cmd.Int(name)
 		case "events":
 			o.Events = cmd.Int(name)
+		case "buffer":
+			o.Buffer = cmd.Int(name)
 		case "count":
 			o.Count = cmd.Int(name)
 		case "burst":

@@ -416,8 +416,9 @@ func (c *Conn) Usable(ch wire.Channel) bool { return c.ours.has(ch) && c.theirs.
 // MaxSend is the largest plaintext, in octets, of one frame towards this peer.
 func (c *Conn) MaxSend() int {
 	n := c.maxPeerFrame - wire.HeaderLen - wire.TagLen
-	if c.hasHello && c.peerHello.HasCredit && !c.cfg.NoHello && c.peerHello.Credit < uint64(n) {
-		n = int(c.peerHello.Credit) // more would wait for credit for ever
+	if c.creditInForce() {
+		// More would wait for credit for ever (affords).
+		n = int(min(uint64(n), c.peerHello.Credit-control.KeyUpdateLen))
 	}
 	return n
 }

@@ -663,8 +663,13 @@ func TestClose_ShortensTheWait(t *testing.T) {
 func TestCredit_BoundsTheLargestFrame(t *testing.T) {
 	r := newRig(t, nil)
 	r.turn(r.hello(nil)) // 4 MiB frames, 1 MiB of credit
-	if got := r.c.MaxSend(); got != FloorCredit {
-		t.Errorf("largest plaintext %d, want %d", got, FloorCredit)
+	const most = FloorCredit - control.KeyUpdateLen // which may have to go before it
+	if got := r.c.MaxSend(); got != most {
+		t.Errorf("largest plaintext %d, want %d", got, most)
+	}
+	r.queueBridge(t, most)
+	if _, out := r.turn(nil); len(out) != 1 {
+		t.Error("the largest frame waits for credit")
 	}
 	r = newRig(t, func(c *Config) { c.MaxFrame, c.Credit = 8<<20, 1<<20 })
 	var h control.Hello

@@ -11,7 +11,8 @@ package conn
 //
 //	opened            the frame authenticates and its sequence number is consumed
 //	end CODE          we end it: ERROR(CODE) and CLOSE go out unless CLOSE was said
-//	end peer          the peer ended it      end done   it ended as we asked
+//	end peer          the peer ended it
+//	end acked         it ended as we asked   end done   so, but without CLOSE_ACK
 //	end lost          the transport ended    end mute   keys are at their end: no word
 //	send FRAME        what goes out; "queue" is all that waited, "bye" the ERROR and
 //	                  CLOSE that Close asked for
@@ -149,7 +150,7 @@ var rules = []rule{
 	{"PONG", "*", "*", "", "opened"},
 	{"CLOSE", "Control", "*", "", "opened; send CLOSE_ACK on Control; end peer"},
 	{"CLOSE", "Bridge", "*", "", "opened; send CLOSE_ACK on Bridge; end peer"},
-	{"CLOSE_ACK", "*", "*", "phase=closing", "opened; end done"},
+	{"CLOSE_ACK", "*", "*", "phase=closing", "opened; end acked"},
 	{"CLOSE_ACK", "*", "*", "", "opened; count StaleAcks"},
 	{"ERROR", "*", "without a code", "", "opened; count ErrorsIn; end protocol"},
 	{"ERROR", "*", "*", "", "opened; count ErrorsIn; error:=yes"},

@@ -287,7 +287,7 @@ func (x *explorer) judge(w *world, before absState, in *input) bool {
 		}
 	}
 	switch e.end {
-	case "", "peer", "done", "lost", "mute":
+	case "", "peer", "acked", "done", "lost", "mute":
 	default:
 		if before[fPhase] != 2 {
 			sent = append(sent, "ERROR("+e.end+")", "CLOSE")
@@ -387,6 +387,8 @@ func endName(e *CloseError) string {
 		return "lost"
 	case e.Remote:
 		return "peer"
+	case e.Acked:
+		return "acked"
 	case e.Cause == nil:
 		return "done"
 	case reflect.TypeOf(e.Cause).String() == "*errors.joinError":
@@ -515,7 +517,8 @@ a number without a successor is a state.
 The first row that matches is the one that counts; the order is the one in which a receiver judges a frame. "any" stands
 for everything. *opened*: the frame authenticates, its sequence number is consumed, and
 pings become 0. *end* with a code: ERROR with that code and CLOSE go out, unless CLOSE was said before. *end peer*: the
-peer ended it; *end done*: it ended as we asked; *end lost*: the transport ended; *end mute*: keys are at their end and no word
+peer ended it; *end acked*: it ended as we asked and the peer said CLOSE_ACK; *end
+done*: it ended as we asked, without one; *end lost*: the transport ended; *end mute*: keys are at their end and no word
 goes out, which is also what comes of anything that would be sent with the send sequence at its end. *send queue*:
 all that waited; *send bye*: the ERROR and CLOSE that Close asked for. *restart*: under a new root the epochs and
 sequence numbers of a direction begin again. Rows of the kind *jump* are the search's own: they put a number where it has no

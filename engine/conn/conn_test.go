@@ -662,7 +662,7 @@ func TestClose_ShortensTheWait(t *testing.T) {
 // wait for ever.
 func TestCredit_BoundsTheLargestFrame(t *testing.T) {
 	r := newRig(t, nil)
-	r.turn(r.hello(nil)) // 4 MiB frames, 1 MiB of credit
+	r.turn(r.hello(nil))                            // 4 MiB frames, 1 MiB of credit
 	const most = FloorCredit - control.KeyUpdateLen // which may have to go before it
 	if got := r.c.MaxSend(); got != most {
 		t.Errorf("largest plaintext %d, want %d", got, most)

@@ -128,7 +128,6 @@ func stream(r *raw, script []byte) []byte {
 var unseen = []error{ErrChangeCipherSpec, ErrNoContent, ErrMessage, ErrKeyUpdates,
 	ErrContentType, ErrTooShort, ErrMessageType, ErrMessageTooLong}
 
-
 // crypto/tls and our machine read the same stream with the same keys.
 func FuzzAgainstCryptoTLS(f *testing.F) {
 	f.Add([]byte{0, 9, 1, 200, 6, 0, 2, 9, 12, 0}, uint16(5), uint8(0), false)

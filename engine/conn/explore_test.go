@@ -526,7 +526,8 @@ successor, which no test could wait for.
 
 The faults that are the same for every frame (tampered fields, tags and numbers, cuts, repetition) are tried with every kind
 of frame in each state of the ordinary mode in which no number is at its end, and with three kinds that stand for
-the others (CLOSE, KEY_UPDATE on Control, an application frame) in all states.
+the others (CLOSE, KEY_UPDATE on Control, an application frame) in all states. What is no concern of keys, an ERROR and
+a PING of ours, is left out where a number is at its end.
 
 | input | channel | variant | in states | outcome | cells |
 |---|---|---|---|---|---|

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
 	"testing"
@@ -1361,4 +1362,19 @@ func FuzzAnswers(f *testing.F) {
 			t.Fatal(p.Server.Err())
 		}
 	})
+}
+
+// A record that can't be told is logged, and not once for everybody who asks.
+func TestRecordsThatCantBeToldAreLoggedSeldom(t *testing.T) {
+	var log bytes.Buffer
+	s := shelf{{ID: []byte("1"), Kind: 9, Revision: 1}}
+	r := newRaw(t, Config{Burst: 1000, Advertise: s.advertise, Logger: slog.New(slog.NewTextHandler(&log, nil))})
+	for range 50 {
+		r.sendMessage(queryOf("q", disco.Filter{}))
+	}
+	r.Run(refusalInterval)
+	r.sendMessage(queryOf("q", disco.Filter{}))
+	if n := strings.Count(log.String(), "can't be told"); n != 2 || !strings.Contains(log.String(), "count=50") {
+		t.Errorf("%d lines:\n%s", n, &log)
+	}
 }

@@ -24,7 +24,8 @@ type conn struct {
 	documents assoc.ChannelConn // of Bridge messages, nil for none
 	bucket    bucket
 	draining  bool
-	refusals  refusals
+	refusals  refusals // records that were refused
+	untold    refusals // records of ours that can't be told
 
 	// What we asked, by correlation id.
 	queries map[string]*query
@@ -307,15 +308,14 @@ func (t *tally) add(err error) {
 	}
 }
 
-// refusals bounds how often those of one peer are logged.
+// refusals bounds how often refused records, or others, are logged for one peer.
 type refusals struct {
 	n    uint64 // not logged yet
 	next time.Duration
 	any  bool
 }
 
-// refusalInterval is the least time between two log lines about one peer's refused
-// records.
+// refusalInterval is the least time between two of their log lines.
 const refusalInterval = 10 * time.Second
 
 // tellRefused counts the records of one message that were refused and logs at most

@@ -129,7 +129,7 @@ func (c *conn) pageOf(records []disco.Record, after []byte, tolerant bool) (p pa
 		}
 		n, err := c.sizeOf(&records[i], &scratch)
 		if err != nil {
-			c.d.log.Warn("a record can't be told", slog.String("peer", c.a.PeerKey().String()), slog.String("handle", c.a.PeerKey().Handle()), slog.Any("error", err))
+			c.cantTell(err)
 			if tolerant {
 				continue
 			}
@@ -143,6 +143,18 @@ func (c *conn) pageOf(records []disco.Record, after []byte, tolerant bool) (p pa
 	}
 	p.list, _, err = disco.AppendRecords(nil, p.told...)
 	return p, err
+}
+
+// cantTell logs that a record of ours can't be told, seldom: a peer may ask for it
+// for ever.
+func (c *conn) cantTell(err error) {
+	l, now := &c.untold, c.a.Now()
+	l.n++
+	if l.any && now < l.next {
+		return
+	}
+	c.d.log.Warn("records can't be told", slog.String("peer", c.a.PeerKey().String()), slog.String("handle", c.a.PeerKey().Handle()), slog.Uint64("count", l.n), slog.Any("error", err))
+	*l = refusals{next: now + refusalInterval, any: true}
 }
 
 // cursorTag is the length of what a cursor has in front of a record id: a tag that
@@ -390,7 +402,7 @@ func (c *conn) tellChanges(s *subscriber, records []disco.Record) error {
 			continue
 		}
 		if _, err := c.sizeOf(r, &scratch); err != nil {
-			c.d.log.Warn("a record can't be told", slog.String("peer", c.a.PeerKey().String()), slog.String("handle", c.a.PeerKey().Handle()), slog.Any("error", err))
+			c.cantTell(err)
 			if !s.filter.Tolerant {
 				return disco.ErrUnknownRecordKind
 			}

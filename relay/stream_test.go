@@ -668,7 +668,11 @@ func TestSilentStreamBesideFastOnes(t *testing.T) {
 // and what one stream's credit allows, and when it reads on it gets everything. It
 // is the same for a caller on the link.
 func TestCallersPaceTheirAgents(t *testing.T) {
-	const events, size = 1000, 64 << 10
+	const size = 64 << 10
+	events := 1000
+	if raceEnabled {
+		events = 300 // which takes as long
+	}
 	r := startRelay(t, Config{})
 	pad := strings.Repeat("x", size)
 	var sent atomic.Int64
@@ -700,7 +704,7 @@ func TestCallersPaceTheirAgents(t *testing.T) {
 	s := openHTTP(t, r, "a", streamRequest("1", 1))
 	n := rest()
 	t.Logf("an HTTP caller that does not read: the agent has sent %d of %d KiB", n*size>>10, events*size>>10)
-	if n > events/2 {
+	if n > int64(events)/2 {
 		t.Errorf("%d events were sent to nobody", n)
 	}
 	for n := range events {
@@ -714,7 +718,7 @@ func TestCallersPaceTheirAgents(t *testing.T) {
 	l := c.open(streamRequest("1", 1))
 	n = rest()
 	t.Logf("an N-PAMP caller that does not read: the agent has sent %d of %d KiB", n*size>>10, events*size>>10)
-	if n > events/2 {
+	if n > int64(events)/2 {
 		t.Errorf("%d events were sent to nobody", n)
 	}
 	// Its neighbours on the same associations are not held up.
@@ -732,7 +736,10 @@ func TestCallersPaceTheirAgents(t *testing.T) {
 // L22: one of many callers never reads. The others are done in their time, and it
 // is cut when it has taken nothing for long enough, with a reason and a count.
 func TestCallerThatNeverReads(t *testing.T) {
-	const callers, events = 20, 5000
+	callers, events := 20, 5000
+	if raceEnabled {
+		callers, events = 6, 2000 // which takes as long
+	}
 	r := startRelay(t, Config{Edge: edge.Config{StallTimeout: 2 * time.Second}})
 	pad := strings.Repeat("x", 1<<10)
 	a, _ := startHTTP(t, r, "a", flowing(t, func(f *flow, id, _ string) {
@@ -777,7 +784,7 @@ func TestCallerThatNeverReads(t *testing.T) {
 	if n == 0 || n == 10*events {
 		t.Errorf("%d events", n)
 	}
-	if s := r.Stats().Edge; s.Streams != callers-1 || s.Broken != 0 || s.Left != 0 {
+	if s := r.Stats().Edge; s.Streams != uint64(callers-1) || s.Broken != 0 || s.Left != 0 {
 		t.Errorf("%+v", s)
 	}
 }

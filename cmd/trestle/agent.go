@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"context"
 	"errors"
+	"fmt"
 	"io"
 	"net/http"
 	"net/textproto"
@@ -49,7 +50,7 @@ Exit codes: 0 drained, 1 could not run, 2 wrong usage.`,
 			&cli.StringFlag{Name: "name", Required: true, Usage: "announce the agent as `NAME`"},
 			&cli.StringFlag{Name: "upstream", Required: true, Usage: "deliver to the agent's JSON-RPC endpoint at `URL`"},
 			&cli.StringFlag{Name: "card-url", Usage: "the agent's card is at `URL`; without it the well-known places are tried"},
-			&cli.StringFlag{Name: "header-file", Usage: "send the fields in `FILE`, as in \"Authorization: Bearer ...\", one a line, with each request", TakesFile: true},
+			&cli.StringFlag{Name: "header-file", Usage: "send the fields in `FILE`, as in \"Authorization: Bearer ...\", one a line, with each request; only its owner may have access to it", TakesFile: true},
 			&cli.DurationFlag{Name: "timeout", Value: relay.DefaultAgentTimeout, Usage: "give the agent `D` for an answer, but for streams"},
 			&cli.DurationFlag{Name: "stream-idle", Usage: "give a stream up that says nothing for `D`; 0 never does"},
 			drainFlag(),
@@ -127,7 +128,8 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 
 const maxHeaderFile = 64 << 10
 
-// loadHeader reads HTTP fields, one a line; none without a file.
+// loadHeader reads HTTP fields, one a line; none without a file. They are credentials
+// as a rule, so that their file must be closed to others, like an identity's.
 func loadHeader(file string) (http.Header, error) {
 	if file == "" {
 		return nil, nil
@@ -137,6 +139,13 @@ func loadHeader(file string) (http.Header, error) {
 		return nil, err
 	}
 	defer f.Close()
+	info, err := f.Stat()
+	if err != nil {
+		return nil, err
+	}
+	if mode := info.Mode().Perm(); mode&0o077 != 0 {
+		return nil, fmt.Errorf("--header-file: %s has mode %04o, open to others than its owner", file, mode)
+	}
 	// A header ends with an empty line, and the file need not end its last one.
 	text := io.MultiReader(io.LimitReader(f, maxHeaderFile), strings.NewReader("\r\n\r\n"))
 	header, err := textproto.NewReader(bufio.NewReader(text)).ReadMIMEHeader()

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"fmt"
 	"io"
 	"net/http"
 	"net/http/httptest"
@@ -177,6 +178,20 @@ func TestAgentWithAnotherPinNeverServes(t *testing.T) {
 	}
 	if n := asked.Load(); n != 0 {
 		t.Errorf("the upstream was asked %d times", n)
+	}
+}
+
+// A file of credentials that others can read is refused, as an identity's is.
+func TestAgentRefusesAHeaderFileOpenToOthers(t *testing.T) {
+	for _, mode := range []os.FileMode{0o640, 0o604, 0o620} {
+		open := file(t, "Authorization: Bearer x\n")
+		if err := os.Chmod(open, mode); err != nil {
+			t.Fatal(err)
+		}
+		a := start(t, "agent", "--name", "a", "--to", "127.0.0.1:1", "--upstream", "http://127.0.0.1:1/", "--header-file", open)
+		if code := a.wait(); code != exitFailure || !strings.Contains(a.errOut.String(), fmt.Sprintf("has mode %04o", mode)) {
+			t.Errorf("code %d, stderr %q", code, a.errOut)
+		}
 	}
 }
 

@@ -25,23 +25,25 @@ The profile standard wants ed25519, sovereign ml-dsa-87; high takes both.
    trestle keygen --out relay.pem
    trestle serve --identity relay.pem
    trestle call --to 127.0.0.1:7447 --pin "$(trestle keygen --show relay.pem)" --agent echo <request.json`,
-		MutuallyExclusiveFlags: []cli.MutuallyExclusiveFlags{{
-			Required: true,
-			Flags: [][]cli.Flag{
-				{&cli.StringFlag{Name: "out", Aliases: []string{"o"}, Usage: "write a fresh key to `FILE`", TakesFile: true}},
-				{&cli.StringFlag{Name: "show", Usage: "print the public key of the identity in `FILE`", TakesFile: true}},
-			},
-		}},
 		Flags: []cli.Flag{
+			&cli.StringFlag{Name: "out", Aliases: []string{"o"}, Usage: "write a fresh key to `FILE`", TakesFile: true},
+			&cli.StringFlag{Name: "show", Usage: "print the public key of the identity in `FILE`", TakesFile: true},
 			&cli.StringFlag{Name: "algorithm", Value: "ed25519", Usage: "make a key of `ALGORITHM`: ed25519 or ml-dsa-87"},
 			&cli.BoolFlag{Name: "handle", Usage: "print the key's handle instead of the key"},
 		},
 		Action: func(_ context.Context, cmd *cli.Command) error {
+			out, show := cmd.String("out"), cmd.String("show")
+			switch {
+			case out == "" && show == "":
+				return usagef("keygen wants --out FILE, to make a key, or --show FILE, to print one's public key; see %q", cmd.FullName()+" --help")
+			case out != "" && show != "":
+				return usagef("--out and --show exclude each other")
+			}
 			scheme, ok := algorithms[cmd.String("algorithm")]
 			if !ok {
 				return usagef("--algorithm: %q is neither ed25519 nor ml-dsa-87", cmd.String("algorithm"))
 			}
-			key, err := keygen(scheme, cmd.String("out"), cmd.String("show"))
+			key, err := keygen(scheme, out, show)
 			if err != nil {
 				return err
 			}

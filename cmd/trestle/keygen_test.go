@@ -36,6 +36,19 @@ func TestKeygenWritesAKeyForItsOwnerOnly(t *testing.T) {
 	}
 }
 
+func TestKeygenSaysWhichFlagsItWants(t *testing.T) {
+	for args, want := range map[string]string{
+		"keygen":                  "trestle: keygen wants --out FILE, to make a key, or --show FILE, to print one's public key; see \"trestle keygen --help\"\n",
+		"keygen --handle":         "--out FILE",
+		"keygen --out a --show b": "--out and --show exclude each other",
+		"keygen --out= --show=":   "--out FILE",
+	} {
+		if r := trestle(t, "", strings.Fields(args)...); r.code != exitUsage || r.out != "" || !strings.Contains(r.err, want) {
+			t.Errorf("%s: code %d, stdout %q, stderr %q; want %q", args, r.code, r.out, r.err, want)
+		}
+	}
+}
+
 func TestKeygenNeverOverwrites(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "id.pem")
 	if err := os.WriteFile(file, []byte("mine"), 0o600); err != nil {

@@ -30,7 +30,7 @@ file ("-" is standard output instead of the table); --report writes a page with 
 
 Compare only numbers of one machine and one sitting.`,
 		Action: func(_ context.Context, cmd *cli.Command) error {
-			return usagef("%s: say what to measure; see %q", cmd.FullName(), cmd.FullName()+" --help")
+			return usagef("%s: say what to measure; see %q", cmd.Name, cmd.FullName()+" --help")
 		},
 	}
 	for _, s := range scenarios {

@@ -74,6 +74,13 @@ func TestBenchWritesAPage(t *testing.T) {
 	}
 }
 
+func TestBenchWithoutAScenarioSaysSoOnce(t *testing.T) {
+	r := trestle(t, "", "bench")
+	if want := "trestle: bench: say what to measure; see \"trestle bench --help\"\n"; r.code != exitUsage || r.out != "" || r.err != want {
+		t.Errorf("code %d, stdout %q, stderr %q; want %q", r.code, r.out, r.err, want)
+	}
+}
+
 func TestBenchWritesProfiles(t *testing.T) {
 	t.Setenv(asProgram, "1")
 	dir := filepath.Join(t.TempDir(), "profiles")

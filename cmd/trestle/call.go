@@ -51,6 +51,8 @@ destructive for a method it does not know, unless --label says otherwise.
 Exit codes:
    0  the agent's response is on standard output (or the notification was sent), or all
       of its stream
+   1  something failed at this end: a file or standard input could not be read, or the
+      reply not be written
    2  the command line or the message was wrong; nothing was sent
    3  the agent's own error is on standard output, in a stream as the last event
    4  there is no answer of the agent, or its stream broke off: the transport error's

@@ -3,8 +3,10 @@ package main
 import (
 	"context"
 	"errors"
+	"fmt"
 	"net"
 	"path/filepath"
+	"regexp"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -149,6 +151,15 @@ func TestCallThatReachesNobodyIsNotDelivered(t *testing.T) {
 				t.Errorf("code %d, stdout %q, stderr %q; want %q", r.code, r.out, r.err, tc.says)
 			}
 		})
+	}
+}
+
+func TestCallHelpNamesEveryExitCode(t *testing.T) {
+	r := trestle(t, "", "call", "--help")
+	for code := exitOK; code <= exitTransport; code++ {
+		if !regexp.MustCompile(fmt.Sprintf(`(?m)^ +%d  \w`, code)).MatchString(r.out) {
+			t.Errorf("%d is not in the help", code)
+		}
 	}
 }
 

@@ -216,7 +216,7 @@ func streamDrain(cmd *cli.Command) time.Duration { return max(cmd.Duration("drai
 // no error: what was left has been cut as announced, and everybody concerned
 // told.
 func drain(ctx context.Context, cmd *cli.Command, log *slog.Logger, shutdown func(context.Context) error) error {
-	log.Info("draining", slog.Duration("at most", cmd.Duration("drain")))
+	log.Info("draining", slog.Duration("at_most", cmd.Duration("drain")))
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), cmd.Duration("drain"))
 	defer cancel()
 	err := shutdown(ctx)

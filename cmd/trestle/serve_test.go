@@ -213,7 +213,7 @@ func TestServeAnswersWhatIsUnderWayBeforeItEnds(t *testing.T) {
 	p := serving(t, start(t, ports("--no-demo")...))
 	answer, reply := busy(t, p)
 	p.stop()
-	p.says("draining")
+	p.says("msg=draining at_most=")
 	// Nothing new, while the old one goes on.
 	for {
 		status, _, err := post("http://"+p.http+"/agents/slow", hello)
@@ -247,7 +247,7 @@ func TestASecondSignalEndsServeOnTheSpot(t *testing.T) {
 	p := serving(t, startProcess(t, ports("--no-demo", "--drain", "1h")...))
 	_, _ = busy(t, p)
 	p.signal(syscall.SIGTERM)
-	p.says("draining")
+	p.says("msg=draining at_most=")
 	// The log line comes a moment before or after the default effect is back.
 	for {
 		p.signal(syscall.SIGTERM)

@@ -319,6 +319,15 @@ func protocolsOf(handlers []ChannelHandler) []uint8 {
 
 func acceptAny(identity.PublicKey) error { return nil }
 
+// Format prints which engine it is and nothing that it holds, whatever the verb:
+// its identity's private key is among that.
+func (e *Engine) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "engine.Engine(%v, %v)", e.cfg.Transport, e.Identity())
+}
+
+// Format prints the address.
+func (l *Listener) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "engine.Listener(%v)", l.Addr()) }
+
 // Identity is our public key.
 func (e *Engine) Identity() identity.PublicKey { return e.cfg.Identity.Public() }
 

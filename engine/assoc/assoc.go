@@ -267,6 +267,12 @@ func (a *Association) Discard(cause error) {
 	a.finishClosed()
 }
 
+// Format prints which association it is and nothing that it holds, whatever the
+// verb.
+func (a *Association) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "assoc.Association(%d, %v, peer %v)", a.o.ID, a.o.Role, a.o.PeerKey)
+}
+
 // ID is unique within the engine.
 func (a *Association) ID() uint64 { return a.o.ID }
 

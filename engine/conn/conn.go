@@ -486,3 +486,15 @@ func (c *Conn) Release() {
 		c.cfg.Send, c.cfg.Recv = nil, nil
 	}
 }
+
+// Format prints what a log may have and no secret, plaintext or key, whatever the
+// verb.
+func (c *Conn) Format(f fmt.State, _ rune) {
+	send, recv := c.Generations()
+	fmt.Fprintf(f, "conn.Conn(%v, %v, generations %d and %d, redacted)", c.cfg.Role, c.cfg.Profile, send, recv)
+}
+
+// Format prints what a log may have and no secret, whatever the verb.
+func (c Config) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "conn.Config(%v, %v, %v, channels %v, redacted)", c.Role, c.Profile, c.Suite, c.Channels)
+}

@@ -56,7 +56,7 @@ func Measure(ctx context.Context, o Options, t Target, server Server, progress i
 
 // warmers are how many connections come and go before an empty server's memory is
 // read, so that what is loaded and made once is not taken for the connections'.
-const warmers = 16
+const warmers = 128
 
 // IdleMemory measures what idle connections cost the server: Options.Conns are
 // made, a request each, and say nothing for Options.Quiet; then a large message
@@ -203,6 +203,10 @@ func Notifications(ctx context.Context, o Options, t Target, server Server, prog
 		return nil, err
 	}
 	s := new(Sample)
+	// What has been sent is under way; a server that has no processor for a while
+	// takes nothing for as long.
+	const quiet = 5 * time.Second
+	moved := time.Now()
 	for s.Main.Good < uint64(o.Count) {
 		if err := pause(ctx, polling); err != nil {
 			return nil, err
@@ -212,7 +216,9 @@ func Notifications(ctx context.Context, o Options, t Target, server Server, prog
 			return nil, err
 		}
 		s.Server = u.Sub(before)
-		if s.Server.Handled == s.Main.Good && time.Since(start) > o.Duration {
+		if s.Server.Handled > s.Main.Good {
+			moved = time.Now()
+		} else if time.Since(moved) > quiet {
 			s.Main.Bad = uint64(o.Count) - s.Main.Good // nothing more comes
 			break
 		}

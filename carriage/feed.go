@@ -57,7 +57,10 @@ type feed struct {
 	quit  context.CancelFunc // of ctx
 	ctx   context.Context    // made when asked for
 	room  chan struct{}      // closed when there is room; nil while nobody waits
-	place int                // among the feeds of its topic; -1 for none
+	// Among the feeds of its topic, -1 for none; the topic's.
+	place int
+	at    atomic.Uint64 // number of the last event taken
+	was   uint64        // what at was
 
 	retained bool  // what was sent is held for a resume
 	holds    int64 // cost of what is held, as far as it is counted
@@ -179,7 +182,7 @@ func (f *feed) take(o *outlet, id EventID) {
 	f.taken, f.top = id, max(f.top, id)
 	if f.topic != nil {
 		if id > EventID(len(f.early)) {
-			f.topic.taken(f.number(id))
+			f.topic.taken(f, f.number(id))
 		}
 	} else {
 		f.trim()

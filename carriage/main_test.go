@@ -3,7 +3,7 @@ package carriage_test
 import (
 	"testing"
 
-	"go.uber.org/goleak"
+	"github.com/trestle-npamp/trestle/internal/nptest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { nptest.VerifyNoLeaks(m) }

@@ -21,8 +21,8 @@ import (
 // is exactly one terminal frame, no event after it, and the association goes on.
 func TestL21_CancelRaces(t *testing.T) {
 	rounds := 1000
-	if raceEnabled {
-		rounds = 100
+	if slowBuild {
+		rounds = 200
 	}
 	moot, acked := 0, 0
 	for round := range rounds {

@@ -677,8 +677,8 @@ func TestStream6_ResumeNeedsACorrelationID(t *testing.T) {
 // resume, and the application sees every event once and in order, or NotResumable.
 func TestL20_ResumeRaces(t *testing.T) {
 	rounds := 1000
-	if raceEnabled {
-		rounds = 100
+	if slowBuild {
+		rounds = 200
 	}
 	refused, losses := 0, 0
 	for round := range rounds {

@@ -72,7 +72,10 @@ func TestStreamEventAllocatesNothing(t *testing.T) {
 // Nor does it cost one for each subscriber of a topic.
 func TestFanOutAllocatesNothing(t *testing.T) {
 	topic := carriage.NewTopic(carriage.TopicOptions{})
-	const n = 100
+	n := 100
+	if slowBuild {
+		n = 10
+	}
 	d, all := open(t, n, func(r *carriage.Request) {
 		if _, err := topic.Subscribe(r, carriage.SubscribeOptions{Head: []byte("head ")}); err != nil {
 			t.Error(err)

@@ -16,7 +16,7 @@ import (
 const (
 	// DefaultTopicBuffer is how far a subscriber may fall behind, in octets.
 	DefaultTopicBuffer = 1 << 20
-	// DefaultPatience is how long Publish waits for subscribers that are behind.
+	// DefaultPatience is how long Publish keeps most subscribers waiting for a few.
 	DefaultPatience = time.Second
 )
 
@@ -29,9 +29,11 @@ type TopicOptions struct {
 	// Keep is how many octets of events are held beyond that, for subscribers that
 	// resume; by default none. Buffer bounds both together.
 	Keep int
-	// Patience is how long Publish waits for subscribers that are behind by Buffer.
-	// Who has not caught up with half of it by then is cut.
-	Patience time.Duration
+	// Publish waits for subscribers that are behind by Buffer. Patience is how long
+	// most of them wait for the rest: those that are behind by half of it still, when
+	// more than half of all have taken everything, are cut. Stall is how long it waits
+	// for one that makes no progress at all; 0 is DefaultStallTimeout.
+	Patience, Stall time.Duration
 }
 
 // Topic sends each event to any number of streams of any associations. The event's
@@ -56,6 +58,9 @@ func NewTopic(o TopicOptions) *Topic {
 	o.Keep = min(max(o.Keep, 0), o.Buffer)
 	if o.Patience <= 0 {
 		o.Patience = DefaultPatience
+	}
+	if o.Stall <= 0 {
+		o.Stall = DefaultStallTimeout
 	}
 	return &Topic{o: o, publishing: make(chan struct{}, 1)}
 }
@@ -115,6 +120,7 @@ func (t *Topic) join(f *feed) bool {
 		return false
 	}
 	f.base = t.log.last
+	f.at.Store(f.base)
 	t.add(f)
 	return true
 }
@@ -124,8 +130,7 @@ func (t *Topic) add(f *feed) {
 	t.feeds = append(t.feeds, f)
 }
 
-// leave takes a feed out, which owes no event any more. The caller holds the feed's
-// lock.
+// leave takes a feed out, which owes no event any more.
 func (t *Topic) leave(f *feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -137,7 +142,7 @@ func (t *Topic) leave(f *feed) {
 }
 
 func (t *Topic) remove(f *feed) {
-	t.log.owe(f.number(f.taken), -1)
+	t.log.owe(f.at.Load(), -1)
 	last := len(t.feeds) - 1
 	t.feeds[f.place] = t.feeds[last]
 	t.feeds[f.place].place = f.place
@@ -158,15 +163,20 @@ func (t *Topic) rejoin(f *feed, after EventID) bool {
 	if f.place >= 0 {
 		t.remove(f)
 	}
+	f.at.Store(n)
 	t.log.owe(n, 1)
 	t.add(f)
 	return true
 }
 
-// taken says that one more feed has taken an event.
-func (t *Topic) taken(n uint64) {
+// taken says that f has taken an event. One that was taken out owes none.
+func (t *Topic) taken(f *feed, n uint64) {
 	t.mu.RLock()
-	last := n > t.log.first && atomic.AddInt32(&t.log.at(n).left, -1) == 0
+	last := false
+	if f.place >= 0 {
+		f.at.Store(n)
+		last = n > t.log.first && atomic.AddInt32(&t.log.at(n).left, -1) == 0
+	}
 	t.mu.RUnlock()
 	if last {
 		t.mu.Lock()
@@ -201,8 +211,7 @@ func (t *Topic) fits(cost uint64) bool {
 }
 
 // Publish sends foreign to all subscribers. While some of them are behind by the
-// topic's Buffer it waits for them, and cuts those that have not caught up with half
-// of it within Patience. ctx bounds the wait. foreign may be reused afterwards. Any
+// topic's Buffer it waits for them, as long as its Patience and Stall allow. ctx bounds the wait. foreign may be reused afterwards. Any
 // goroutine but a loop may call it.
 //
 // Errors: ErrStreamEnded, ctx's.
@@ -271,16 +280,23 @@ func (t *Topic) poke() {
 }
 
 // wait waits until half of the buffer is free, or more if an event of that cost
-// needs it, and gives up on those it has waited for too long.
+// needs it, and cuts those it has waited for too long.
 func (t *Topic) wait(ctx context.Context, cost uint64) error {
 	cost = max(cost, uint64(t.o.Buffer/2))
-	patience := time.NewTimer(t.o.Patience)
+	patience := time.NewTicker(t.o.Patience)
 	defer patience.Stop()
-	for {
+	waited := time.Duration(0)
+	for again := true; ; {
 		t.mu.Lock()
 		if t.end.set() || t.fits(cost) {
 			t.mu.Unlock()
 			return nil
+		}
+		if again {
+			again, waited = false, 0
+			for _, f := range t.feeds {
+				f.was = f.at.Load()
+			}
 		}
 		if t.room == nil {
 			t.room = make(chan struct{})
@@ -290,17 +306,44 @@ func (t *Topic) wait(ctx context.Context, cost uint64) error {
 		select {
 		case <-room:
 		case <-patience.C:
-			t.mu.Lock()
-			for !t.fits(cost) {
-				t.log.drop() // those who have not taken it find out that they are behind
+			waited += t.o.Patience
+			again = waited >= t.o.Stall
+			for _, f := range t.stuck(cost, again) {
+				f.condemn(ErrSlowConsumer, "fell behind: the consumer reads too slowly")
 			}
-			t.mu.Unlock()
-			t.poke()
-			return nil
 		case <-ctx.Done():
 			return ctx.Err()
 		}
 	}
+}
+
+// stuck takes out the subscribers that are not waited for any longer: when all are
+// behind alike it is not they who are slow, but one that stalls is.
+func (t *Topic) stuck(cost uint64, stalled bool) (list []*feed) {
+	t.mu.Lock()
+	defer t.mu.Unlock()
+	l := &t.log
+	need := l.first // who has not taken the events up to here is behind
+	for need < l.last && l.behind(need)+cost > uint64(t.o.Buffer) {
+		need++
+	}
+	done := 0
+	for _, f := range t.feeds {
+		if f.at.Load() == l.last {
+			done++
+		}
+	}
+	for i := len(t.feeds) - 1; i >= 0; i-- { // remove moves the last one here
+		f := t.feeds[i]
+		if at := f.at.Load(); at < need && (stalled && at == f.was || 2*done > len(t.feeds)) {
+			list = append(list, f)
+		}
+	}
+	for _, f := range list {
+		t.remove(f)
+	}
+	t.trim()
+	return list
 }
 
 // End ends all streams with a terminal event, after what was published before;

@@ -618,7 +618,7 @@ func TestManyStreamsAtOnce(t *testing.T) {
 // L25: one stream that is silent for long beside a thousand that are not; its last
 // event arrives all the same.
 func TestSilentStreamBesideFastOnes(t *testing.T) {
-	const fast, atOnce, events = 1000, 32, 20
+	const fast, atOnce, events = 1000, 40, 20
 	r := startRelay(t, Config{Edge: edge.Config{KeepAlive: 100 * time.Millisecond, StallTimeout: time.Second, Timeout: time.Second}, ReplyTimeout: time.Second})
 	over := make(chan struct{})
 	startHTTP(t, r, "a", flowing(t, func(f *flow, id, body string) {

@@ -360,13 +360,13 @@ func (r *Reader) endValue() {
 }
 
 func (r *Reader) append(part []byte) error {
-	if err := r.check(len(part)); err != nil {
-		return err
+	switch r.data.Append(part, r.limit-len(r.typ)) {
+	case nil:
+		return nil
+	case body.ErrTooLarge:
+		return ErrTooLarge
 	}
-	if r.data.Append(part) != nil {
-		return ErrBudget
-	}
-	return nil
+	return ErrBudget
 }
 
 // check says whether n octets more fit into the event.

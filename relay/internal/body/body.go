@@ -27,17 +27,17 @@ type Body struct {
 // New returns an empty body, to be appended to.
 func New(budget *buf.Budget) *Body { return &Body{budget: budget} }
 
-// Append adds octets at the end. Room is made for what has come and not for what
-// may: it never grows to more than four times that, and beyond what buffers are
-// pooled for to one and a half. After an error, ErrBudget, the body is as before.
-func (b *Body) Append(octets []byte) error {
-	need := len(b.Bytes()) + len(octets)
+// Append adds octets at the end, up to limit octets in all. The room grows by steps
+// of four times what has come, as in Read. The errors are ErrTooLarge and ErrBudget;
+// after them the body is as before.
+func (b *Body) Append(octets []byte, limit int) error {
+	have := len(b.Bytes())
+	need := have + len(octets)
+	if need > limit {
+		return ErrTooLarge
+	}
 	if b.buf == nil || need > cap(b.buf.B) {
-		size := need
-		if need > buf.MaxClass {
-			size += need / 2
-		}
-		if err := b.grow(size); err != nil {
+		if err := b.grow(max(need, min(4*have, limit))); err != nil {
 			return err
 		}
 	}

@@ -155,10 +155,10 @@ func TestAppendGrowsByWhatCame(t *testing.T) {
 		budget := buf.NewBudget(64 << 20)
 		want, b := octets(n), New(budget)
 		for at := 0; at < n; at += 4000 {
-			if err := b.Append(want[at:min(n, at+4000)]); err != nil {
+			if err := b.Append(want[at:min(n, at+4000)], 6<<20); err != nil {
 				t.Fatal(err)
 			}
-			if held, most := budget.Used(), max(buf.MinClass, 4*len(b.Bytes())); held > int64(most) {
+			if held, most := budget.Used(), min(max(buf.MinClass, 4*len(b.Bytes())), 6<<20); held > int64(most) {
 				t.Fatalf("%d octets take %d", len(b.Bytes()), held)
 			}
 		}
@@ -171,11 +171,14 @@ func TestAppendGrowsByWhatCame(t *testing.T) {
 		}
 	}
 	b := New(buf.NewBudget(buf.MinClass))
-	if err := b.Append(octets(200)); err != nil {
+	if err := b.Append(octets(200), 1000); err != nil {
 		t.Fatal(err)
 	}
-	if err := b.Append(octets(200)); !errors.Is(err, ErrBudget) || !bytes.Equal(b.Bytes(), octets(200)) {
+	if err := b.Append(octets(200), 1000); !errors.Is(err, ErrBudget) || !bytes.Equal(b.Bytes(), octets(200)) {
 		t.Errorf("over the budget: %v, with %d octets", err, len(b.Bytes()))
+	}
+	if err := b.Append(octets(200), 399); !errors.Is(err, ErrTooLarge) || !bytes.Equal(b.Bytes(), octets(200)) {
+		t.Errorf("over the limit: %v, with %d octets", err, len(b.Bytes()))
 	}
 	b.Release()
 }

@@ -1,6 +1,7 @@
 package edge
 
 import (
+	"bytes"
 	"cmp"
 	"context"
 	"errors"
@@ -11,6 +12,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 	"github.com/trestle-npamp/trestle/relay/internal/media"
 	"github.com/trestle-npamp/trestle/relay/sse"
 )
@@ -49,6 +51,7 @@ func (x *exchange) stream(done func()) error {
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(e.cut, func() { cancel(ErrDraining) })()
+	id := bytes.Clone(x.message.ID)
 	s, err := e.cfg.Forwarder.Stream(ctx, &x.message)
 	done()
 	x.message.Method, x.message.ID, x.message.Body = nil, nil, nil
@@ -71,6 +74,8 @@ func (x *exchange) stream(done func()) error {
 			return nil
 		case err == io.EOF:
 			err = ErrBadReply // an empty stream would read as a success
+		case err == nil && !answers(event.Body, id):
+			err = ErrBadReply
 		case err == nil && event.Reply && !o.stop():
 			x.reply(event.Body, event.Error)
 			return nil
@@ -87,6 +92,23 @@ func (x *exchange) stream(done func()) error {
 		}
 		return err
 	}
+}
+
+// answers says whether octets are a JSON-RPC response to the request with this id
+// (D17). The link does not look into events, and what is none would not even cross
+// as it is: only in JSON a CR is white space.
+func answers(octets, id []byte) bool {
+	var m jsonrpc.Message
+	if jsonrpc.Scan(octets, &m) != nil {
+		return false
+	}
+	switch m.Kind {
+	case jsonrpc.KindError:
+		return m.IDKind == jsonrpc.IDNull || jsonrpc.EqualID(m.ID, id)
+	case jsonrpc.KindResponse:
+		return jsonrpc.EqualID(m.ID, id)
+	}
+	return false
 }
 
 // reply writes what an agent said in one piece.

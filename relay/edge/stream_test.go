@@ -2,7 +2,6 @@ package edge
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -22,6 +21,9 @@ import (
 )
 
 const subscribe = `{"jsonrpc":"2.0","id":"s","method":"message/stream","params":{}}`
+
+// said is a response to subscribe that says text.
+func said(text string) string { return `{"jsonrpc":"2.0","id":"s","result":"` + text + `"}` }
 
 // script is a Stream that a test plays.
 type script struct {
@@ -119,7 +121,8 @@ func eventsOf(body io.Reader) (events []string, err error) {
 // nothing is compressed.
 func TestStreamOfEvents(t *testing.T) {
 	const odd = ` {"z":1.10,"result":{"h":"<b>&\u003c\u2028é"},"jsonrpc":"2.0","id":"s"}`
-	s := newScript(nil, `{"n":1}`, odd, "{\n}\n", "{\r\n}", `{"n":5}`)
+	const spaced = "{\n\"jsonrpc\":\"2.0\",\r\n\"id\":\"s\",\r\"result\":1\n}\n"
+	s := newScript(nil, said("1"), odd, spaced, said("4"))
 	forwarded := 0
 	e, server := newEdge(t, Config{Forwarder: &agent{stream: func(_ context.Context, m *Message) (Stream, error) {
 		forwarded++
@@ -138,10 +141,10 @@ func TestStreamOfEvents(t *testing.T) {
 		}
 	}
 	got, err := eventsOf(r.Body)
-	if want := []string{`{"n":1}`, odd, "{\n}\n", "{\n\n}", `{"n":5}`}; r.StatusCode != 200 || err != nil || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
+	if want := []string{said("1"), odd, strings.ReplaceAll(spaced, "\r", "\n"), said("4")}; r.StatusCode != 200 || err != nil || fmt.Sprintf("%q", got) != fmt.Sprintf("%q", want) {
 		t.Errorf("%d, %q, %v", r.StatusCode, got, err)
 	}
-	if st := e.Stats(); st.Streams != 1 || st.Events != 5 || st.Broken != 0 || st.Left != 0 || forwarded != 1 || s.closed.Load() != 1 {
+	if st := e.Stats(); st.Streams != 1 || st.Events != 4 || st.Broken != 0 || st.Left != 0 || forwarded != 1 || s.closed.Load() != 1 {
 		t.Errorf("%+v", st)
 	}
 }
@@ -151,14 +154,14 @@ func TestStreamingOperations(t *testing.T) {
 	notified := 0
 	_, server := newEdge(t, Config{Forwarder: &agent{
 		stream: func(_ context.Context, m *Message) (Stream, error) {
-			return newScript(nil, m.Effect.String()), nil
+			return newScript(nil, `{"jsonrpc":"2.0","id":1,"result":"`+m.Effect.String()+`"}`), nil
 		},
 		notify: func(context.Context, *Message) error { notified++; return nil },
 	}})
 	for method, effect := range map[string]string{
 		"message/stream": "non_idempotent_write", "SendStreamingMessage": "non_idempotent_write", "tasks/resubscribe": "read_only", "SubscribeToTask": "read_only",
 	} {
-		if a := post(t, server, `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`); a.status != 200 || a.body != "data: "+effect+"\n\n" {
+		if a := post(t, server, `{"jsonrpc":"2.0","id":1,"method":"`+method+`"}`); a.status != 200 || a.body != `data: {"jsonrpc":"2.0","id":1,"result":"`+effect+"\"}\n\n" {
 			t.Errorf("%s: %d %q", method, a.status, a.body)
 		}
 		if a := post(t, server, `{"jsonrpc":"2.0","method":"`+method+`"}`); a.status != 202 {
@@ -173,7 +176,7 @@ func TestStreamingOperations(t *testing.T) {
 // L16: an agent's answer in one piece is one here, an error as an error.
 func TestStreamAnsweredInOnePiece(t *testing.T) {
 	for _, isError := range []bool{false, true} {
-		const said = `{"jsonrpc":"2.0","id":"s","error":{"code":-32602,"message":"bad part","data":{"i":0}}}`
+		said := `{"jsonrpc":"2.0","id":"s","error":{"code":-32602,"message":"bad part","data":{"i":0}}}`
 		s := newScript(nil)
 		s.events = make(chan Event, 1)
 		s.events <- Event{Body: []byte(said), Reply: true, Error: isError}
@@ -191,9 +194,9 @@ func TestStreamAnsweredInOnePiece(t *testing.T) {
 	s.events = make(chan Event, 2)
 	_, server := play(t, Config{CommitAfter: time.Millisecond}, s)
 	r := open(t, t.Context(), server) // waits for the header
-	s.events <- Event{Body: []byte("late"), Reply: true, Error: true}
+	s.events <- Event{Body: []byte(said("late")), Reply: true, Error: true}
 	close(s.events)
-	if got, err := eventsOf(r.Body); r.StatusCode != 200 || fmt.Sprint(got) != "[late]" || err != nil {
+	if got, err := eventsOf(r.Body); r.StatusCode != 200 || fmt.Sprint(got) != "["+said("late")+"]" || err != nil {
 		t.Errorf("%d, %q, %v", r.StatusCode, got, err)
 	}
 }
@@ -228,10 +231,10 @@ func TestStreamThatNeverBegins(t *testing.T) {
 // L18, D19: a stream that breaks is a body that is cut, behind its events and
 // before any, once the header was sent.
 func TestStreamThatBreaksIsACutBody(t *testing.T) {
-	e, server := play(t, Config{}, newScript(ErrLost, "1", "2"))
+	e, server := play(t, Config{}, newScript(ErrLost, said("1"), said("2")))
 	r := open(t, t.Context(), server)
 	got, err := eventsOf(r.Body)
-	if fmt.Sprint(got) != "[1 2]" || !errors.Is(err, io.ErrUnexpectedEOF) {
+	if fmt.Sprint(got) != "["+said("1")+" "+said("2")+"]" || !errors.Is(err, io.ErrUnexpectedEOF) {
 		t.Errorf("%q, %v", got, err)
 	}
 	if st := e.Stats(); st.Broken != 1 || st.Streams != 0 || st.Left != 0 {
@@ -247,6 +250,31 @@ func TestStreamThatBreaksIsACutBody(t *testing.T) {
 	}
 }
 
+// D17: what is no response to the request is not passed on, and does not pass for an
+// end.
+func TestEventsThatAreNoAnswers(t *testing.T) {
+	for _, no := range []string{
+		``, `x`, `{}`, `{"jsonrpc":"2.0","id":"t","result":1}`, `{"jsonrpc":"2.0","id":null,"result":1}`, `{"jsonrpc":"2.0","id":"s","method":"message/send"}`,
+		`{"jsonrpc":"2.0","method":"message/send"}`, "{\"jsonrpc\":\"2.0\",\"id\":\"s\",\"result\":\"\r\"}",
+	} {
+		e, server := play(t, Config{}, newScript(nil, said("1"), no, said("2")))
+		got, err := eventsOf(open(t, t.Context(), server).Body)
+		if fmt.Sprint(got) != "["+said("1")+"]" || !errors.Is(err, io.ErrUnexpectedEOF) {
+			t.Errorf("%q: %q, %v", no, got, err)
+		}
+		if st := e.Stats(); st.Broken != 1 {
+			t.Errorf("%q: %+v", no, st)
+		}
+		_, server = play(t, Config{}, newScript(nil, no))
+		post(t, server, subscribe).wantProblem(t, 502, bridge.CodeEnvelopeMalformed, "malformed")
+	}
+	const null = `{"jsonrpc":"2.0","id":null,"error":{"code":-32603,"message":"no"}}`
+	_, server := play(t, Config{}, newScript(nil, null))
+	if got, err := eventsOf(open(t, t.Context(), server).Body); err != nil || fmt.Sprint(got) != "["+null+"]" {
+		t.Errorf("%q, %v", got, err)
+	}
+}
+
 // L17: an event is with the caller before there is another, and the header before
 // there is any.
 func TestEventsAreNotHeldBack(t *testing.T) {
@@ -257,9 +285,9 @@ func TestEventsAreNotHeldBack(t *testing.T) {
 	in := bufio.NewReader(r.Body)
 	for range 50 {
 		began := time.Now()
-		s.events <- Event{Body: []byte(strings.Repeat("x", 74))}
+		s.events <- Event{Body: []byte(said(strings.Repeat("x", 40)))}
 		line, err := in.ReadString('\n')
-		if err != nil || len(line) != 81 {
+		if err != nil || line != "data: "+said(strings.Repeat("x", 40))+"\n" {
 			t.Fatalf("%q, %v", line, err)
 		}
 		if took := time.Since(began); took > 100*time.Millisecond {
@@ -363,8 +391,8 @@ func TestSilentStreamIsKeptAlive(t *testing.T) {
 			line(": keep-alive", DefaultKeepAlive)
 		}
 		<-time.After(DefaultKeepAlive / 2)
-		s.events <- Event{Body: []byte("x")}
-		line("data: x", 0)
+		s.events <- Event{Body: []byte(said("x"))}
+		line("data: "+said("x"), 0)
 		line(": keep-alive", DefaultKeepAlive)
 		close(s.events)
 		if _, err := body.ReadByte(); err != io.EOF {
@@ -380,11 +408,11 @@ func TestKeepAliveCanBeTurnedOff(t *testing.T) {
 			t.Fatal(err)
 		}
 		time.AfterFunc(24*time.Hour, func() {
-			s.events <- Event{Body: []byte("x")}
+			s.events <- Event{Body: []byte(said("x"))}
 			close(s.events)
 		})
 		// The end is written in time, too, however long nothing was.
-		if got, err := io.ReadAll(r.Body); err != nil || string(got) != "data: x\n\n" {
+		if got, err := io.ReadAll(r.Body); err != nil || string(got) != "data: "+said("x")+"\n\n" {
 			t.Errorf("%q, %v", got, err)
 		}
 		if st := e.Stats(); st.Streams != 1 {
@@ -397,7 +425,7 @@ func TestKeepAliveCanBeTurnedOff(t *testing.T) {
 // a little in time is not.
 func TestCallerThatReadsTooSlowly(t *testing.T) {
 	inBubble(t, Config{}, func(t *testing.T, e *Edge, s *script, conn net.Conn) {
-		s.events <- Event{Body: []byte("x")}
+		s.events <- Event{Body: []byte(said("x"))}
 		synctest.Wait()
 		began := time.Now()
 		<-s.ctx.Done()
@@ -412,7 +440,7 @@ func TestCallerThatReadsTooSlowly(t *testing.T) {
 
 	const size = 1 << 20
 	inBubble(t, Config{}, func(t *testing.T, e *Edge, s *script, conn net.Conn) {
-		s.events <- Event{Body: bytes.Repeat([]byte("x"), size)}
+		s.events <- Event{Body: []byte(said(strings.Repeat("x", size)))}
 		close(s.events)
 		in := bufio.NewReaderSize(conn, 16)
 		r, err := http.ReadResponse(in, nil)
@@ -429,7 +457,7 @@ func TestCallerThatReadsTooSlowly(t *testing.T) {
 			}
 			<-time.After(DefaultStallTimeout / 2)
 		}
-		if total != size+len("data: \n\n") {
+		if total != size+len("data: "+said("")+"\n\n") {
 			t.Errorf("%d octets", total)
 		}
 	})
@@ -441,7 +469,7 @@ func TestCallerThatLeavesAStream(t *testing.T) {
 	s.events = make(chan Event, 1)
 	e, server := play(t, Config{}, s)
 	ctx, cancel := context.WithCancel(t.Context())
-	s.events <- Event{Body: []byte("x")}
+	s.events <- Event{Body: []byte(said("x"))}
 	r := open(t, ctx, server)
 	if _, err := io.ReadFull(r.Body, make([]byte, 9)); err != nil {
 		t.Fatal(err)
@@ -467,10 +495,10 @@ func TestStreamsAreCutWhenToldSo(t *testing.T) {
 	s := newScript(nil)
 	s.events = make(chan Event, 2)
 	e, server := play(t, Config{}, s)
-	s.events <- Event{Body: []byte("1")}
+	s.events <- Event{Body: []byte(said("1"))}
 	r := open(t, t.Context(), server)
 	e.Drain()
-	s.events <- Event{Body: []byte("2")}
+	s.events <- Event{Body: []byte(said("2"))}
 	in := bufio.NewReader(r.Body)
 	for range 4 {
 		if _, err := in.ReadString('\n'); err != nil {
@@ -505,7 +533,7 @@ func TestStreamsAreCutWhenToldSo(t *testing.T) {
 func TestStreamHoldsNoBody(t *testing.T) {
 	s := newScript(nil)
 	s.events = make(chan Event, 1)
-	s.events <- Event{Body: []byte("x")}
+	s.events <- Event{Body: []byte(said("x"))}
 	e, server := play(t, Config{}, s)
 	open(t, t.Context(), server)
 	if st := e.Stats(); st.Buffered != 0 || st.Streaming != 1 || st.InFlight != 1 {
@@ -522,7 +550,7 @@ func TestStreamHoldsNoBody(t *testing.T) {
 func TestConnectionAfterAStream(t *testing.T) {
 	_, server := newEdge(t, Config{StallTimeout: 30 * time.Millisecond, Forwarder: &agent{
 		call:   echo,
-		stream: func(context.Context, *Message) (Stream, error) { return newScript(nil, "x"), nil },
+		stream: func(context.Context, *Message) (Stream, error) { return newScript(nil, said("x")), nil },
 	}})
 	conn, err := net.Dial("tcp", server.Listener.Addr().String())
 	if err != nil {

@@ -34,7 +34,7 @@ import (
 const (
 	DefaultMaxReply       = 4 << 20
 	DefaultMaxBuffered    = 256 << 20
-	DefaultMaxConns       = 1024
+	DefaultMaxConns       = 4096
 	DefaultDialTimeout    = 5 * time.Second
 	DefaultTimeout        = 10 * time.Minute
 	DefaultCardTimeout    = 15 * time.Second
@@ -70,8 +70,8 @@ type Config struct {
 	// MaxBuffered bounds the memory of all answers together, from their first
 	// octet until they are released (256 MiB).
 	MaxBuffered int64
-	// MaxConns bounds the connections to the agent (1,024); a request beyond it
-	// waits for one, within its own deadline.
+	// MaxConns bounds the connections to the agent (4,096); a request beyond it
+	// waits for one, within its own deadline, and a stream holds one as long as it lasts.
 	MaxConns int
 	// DialTimeout bounds connecting, and the TLS handshake (5 s).
 	DialTimeout time.Duration

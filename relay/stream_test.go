@@ -26,9 +26,11 @@ import (
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
-// silence is how long the silent one among many streams says nothing. A test run
-// takes less time with less of it.
-var silence = flag.Duration("silence", 2*time.Second, "how long the silent stream is silent")
+// A test run takes less time with less of these.
+var (
+	silence = flag.Duration("silence", 2*time.Second, "how long the silent stream is silent")
+	cycles  = flag.Int("cycles", 200, "how many streams begin and end")
+)
 
 // streamRequest is a request for a stream that says n.
 func streamRequest(id string, n any) string {
@@ -1031,7 +1033,6 @@ func TestAgentShutdownWithStreams(t *testing.T) {
 // L28: streams that end, that their callers leave, that their agents break and whose
 // links are cut: nothing of them is left behind.
 func TestStreamsLeaveNothingBehind(t *testing.T) {
-	const cycles = 200
 	r := startRelay(t, Config{})
 	a, _ := startHTTP(t, r, "a", flowing(t, func(f *flow, id, body string) {
 		f.say(artifact(id, 1))
@@ -1103,7 +1104,7 @@ func TestStreamsLeaveNothingBehind(t *testing.T) {
 		cycle(i)
 	}
 	goroutines, heap := settle()
-	for i := range cycles {
+	for i := range *cycles {
 		cycle(i)
 	}
 	eventually(t, "the goroutines are gone", func() bool {

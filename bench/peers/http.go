@@ -170,23 +170,32 @@ func reachHTTP(o bench.Options, hello bench.Hello, two bool) (bench.Target, erro
 }
 
 func (t *httpTarget) Dial(ctx context.Context) (bench.Conn, error) {
-	// With HTTP/1.1 a connection has one request at a time.
-	conns := max(t.o.InFlight+t.o.LargeInFlight, t.o.Streams)
-	tr := &http.Transport{
-		TLSClientConfig:     t.tls.Clone(),
-		MaxConnsPerHost:     conns,
-		MaxIdleConnsPerHost: conns,
-		DisableCompression:  true,
-		WriteBufferSize:     16 << 10,
-		Protocols:           new(http.Protocols),
+	// With HTTP/1.1 a connection has one request at a time, so there are as many.
+	conns := 1
+	if !t.two {
+		conns = max(t.o.InFlight+t.o.LargeInFlight, t.o.Streams)
 	}
-	tr.Protocols.SetHTTP1(!t.two)
-	tr.Protocols.SetHTTP2(t.two)
-	c := &httpConn{t: t, tr: tr, client: &http.Client{Transport: tr}}
+	c := &httpConn{t: t, free: make(chan *http.Client, conns)}
 	c.ctx, c.end = context.WithCancel(context.Background())
 	t.conns.add(c)
-	if _, err := c.do(ctx, http.MethodGet, "/", nil, nil); err != nil {
-		return nil, errors.Join(err, c.Close())
+	for range conns {
+		tr := &http.Transport{
+			TLSClientConfig:     t.tls.Clone(),
+			MaxConnsPerHost:     1,
+			MaxIdleConnsPerHost: 1,
+			DisableCompression:  true,
+			Protocols:           new(http.Protocols),
+		}
+		tr.Protocols.SetHTTP1(!t.two)
+		tr.Protocols.SetHTTP2(t.two)
+		client := &http.Client{Transport: tr}
+		c.all = append(c.all, tr)
+		c.free <- client
+	}
+	for range conns { // each is made now, and not when it is measured
+		if _, err := c.do(ctx, http.MethodGet, "/", nil); err != nil {
+			return nil, errors.Join(err, c.Close())
+		}
 	}
 	return c, nil
 }
@@ -194,44 +203,62 @@ func (t *httpTarget) Dial(ctx context.Context) (bench.Conn, error) {
 func (t *httpTarget) Close() error { return t.conns.close() }
 
 type httpConn struct {
-	t      *httpTarget
-	tr     *http.Transport
-	client *http.Client
-	ctx    context.Context // of its streams
-	end    context.CancelFunc
+	t    *httpTarget
+	all  []*http.Transport
+	free chan *http.Client // first in, first out
+	ctx  context.Context   // of its streams
+	end  context.CancelFunc
 }
 
 func (c *httpConn) Close() error {
 	c.t.conns.remove(c)
 	c.end()
-	c.tr.CloseIdleConnections()
+	for _, tr := range c.all {
+		tr.CloseIdleConnections()
+	}
 	return nil
 }
 
-// do makes a request and appends its answer to buf.
-func (c *httpConn) do(ctx context.Context, method, path string, body, buf []byte) ([]byte, error) {
+// send makes a request and gives its answer, on a connection that is given back by
+// done.
+func (c *httpConn) send(r *http.Request) (w *http.Response, done func(), err error) {
+	client := <-c.free
+	if c.t.two {
+		c.free <- client // it takes any number at a time
+	}
+	done = func() {
+		if w != nil {
+			w.Body.Close()
+		}
+		if !c.t.two {
+			c.free <- client
+		}
+	}
+	w, err = client.Do(r)
+	if err == nil && w.StatusCode != http.StatusOK && w.StatusCode != http.StatusNoContent {
+		err = errors.New("peers: " + w.Status)
+	}
+	return w, done, err
+}
+
+// do makes a request and gives its answer's body.
+func (c *httpConn) do(ctx context.Context, method, path string, body []byte) ([]byte, error) {
 	r, err := http.NewRequestWithContext(ctx, method, c.t.url+path, bytes.NewReader(body))
 	if err != nil {
 		return nil, err
 	}
-	w, err := c.client.Do(r)
+	w, done, err := c.send(r)
+	defer done()
 	if err != nil {
 		return nil, err
 	}
-	defer w.Body.Close()
-	if w.StatusCode != http.StatusOK && w.StatusCode != http.StatusNoContent {
-		return nil, errors.New("peers: " + w.Status)
-	}
-	if w.ContentLength > 0 && int64(cap(buf)) < w.ContentLength {
-		buf = make([]byte, 0, w.ContentLength+bytes.MinRead)
-	}
-	to := bytes.NewBuffer(buf)
+	to := bytes.NewBuffer(make([]byte, 0, max(0, w.ContentLength)+bytes.MinRead))
 	_, err = to.ReadFrom(w.Body)
 	return to.Bytes(), err
 }
 
 func (c *httpConn) Call(ctx context.Context, m bench.Message) error {
-	reply, err := c.do(ctx, http.MethodPost, pathEcho, c.t.sent[m], nil)
+	reply, err := c.do(ctx, http.MethodPost, pathEcho, c.t.sent[m])
 	if err == nil && !bytes.Equal(reply, c.t.sent[m]) {
 		err = errReply
 	}
@@ -239,7 +266,7 @@ func (c *httpConn) Call(ctx context.Context, m bench.Message) error {
 }
 
 func (c *httpConn) Publish(ctx context.Context, event []byte) error {
-	_, err := c.do(ctx, http.MethodPost, pathPublish, event, nil)
+	_, err := c.do(ctx, http.MethodPost, pathPublish, event)
 	return err
 }
 
@@ -249,11 +276,11 @@ func (c *httpConn) events(path string, each func([]byte)) error {
 	if err != nil {
 		return err
 	}
-	w, err := c.client.Do(r)
+	w, done, err := c.send(r)
+	defer done()
 	if err != nil {
 		return err
 	}
-	defer w.Body.Close()
 	event := make([]byte, c.t.o.Size)
 	size := max(c.t.o.Size, 2*stampLen)
 	from := bufio.NewReaderSize(w.Body, 64<<10)

@@ -44,8 +44,13 @@ func main() {
 
 var errUsage = errors.New("wrong usage")
 
-// limit bounds a run that hangs.
-const limit = 30 * time.Minute
+const (
+	// limit bounds a run that hangs.
+	limit = 30 * time.Minute
+	// quickly is how long a quick run takes, but for the idle connections: on a
+	// machine that is busy otherwise it makes fewer rounds.
+	quickly = 32 * time.Second
+)
 
 // plan is the command line.
 type plan struct {
@@ -53,7 +58,9 @@ type plan struct {
 	slice, warmup time.Duration
 	loops         int
 	idle          int
-	events        int // of a stream at most; 0: as many as it has
+	quiet         time.Duration
+	budget        time.Duration // for all rounds; 0: as long as they take
+	events        int           // of a stream at most; 0: as many as it has
 	scenarios     []*scenario
 	peers         []*peer
 	json, report  string
@@ -70,6 +77,7 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 	fs.DurationVar(&p.warmup, "warmup", 150*time.Millisecond, "run for `D` before that")
 	fs.IntVar(&p.loops, "loops", 1, "`N` event loops on each side, of those that have loops; 0 is one a processor")
 	fs.IntVar(&p.idle, "idle-conns", 2000, "`N` idle connections")
+	fs.DurationVar(&p.quiet, "quiet", 12*time.Second, "let idle connections be quiet for `D` before each reading")
 	only := fs.String("only", "", "only these scenarios, `NAME,...`, of "+strings.Join(names(scenarios, func(s *scenario) string { return s.name }), ", "))
 	among := fs.String("peers", "", "only these peers and ours, `NAME,...`, of "+strings.Join(names(others, func(p *peer) string { return p.name }), ", "))
 	fs.StringVar(&p.json, "json", "", "write all figures to `FILE` as JSON; - is standard output, instead of the tables")
@@ -87,8 +95,10 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 			"rounds":     func() { p.rounds = 3 },
 			"slice":      func() { p.slice = 80 * time.Millisecond },
 			"warmup":     func() { p.warmup = 20 * time.Millisecond },
-			"idle-conns": func() { p.idle = 200 },
+			"idle-conns": func() { p.idle = 400 },
+			"quiet":      func() { p.quiet = 5600 * time.Millisecond }, // we let go of what rests for 5 s
 			"events":     func() { p.events = 200 },
+			"budget":     func() { p.budget = quickly },
 		} {
 			if !set[name] {
 				value()
@@ -99,7 +109,7 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 	if p.scenarios, err = choose(scenarios, *only, func(s *scenario) string { return s.name }); err == nil {
 		p.peers, err = choose(others, *among, func(p *peer) string { return p.name })
 	}
-	if err == nil && (p.rounds < 1 || p.slice <= 0 || p.warmup < 0 || p.loops < 0 || p.idle < 1 || fs.NArg() > 0) {
+	if err == nil && (p.rounds < 1 || p.slice <= 0 || p.warmup < 0 || p.quiet < 0 || p.loops < 0 || p.idle < 1 || fs.NArg() > 0) {
 		err = errors.New("a number that can't be, or an argument too many")
 	}
 	if err != nil {

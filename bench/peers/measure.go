@@ -8,6 +8,7 @@ import (
 	"io"
 	"os"
 	"slices"
+	"sync"
 	"time"
 
 	"github.com/trestle-npamp/trestle/bench"
@@ -28,7 +29,7 @@ type turn struct {
 func (p *plan) measure(ctx context.Context, progress io.Writer) (*result, error) {
 	r := &result{Machine: bench.ThisMachine(), Rounds: p.rounds, Slice: p.slice, Loops: p.loops}
 	begun := time.Now()
-	for _, s := range p.scenarios {
+	for i, s := range p.scenarios {
 		rate := 0.0
 		if s.share > 0 {
 			best := r.best(s.of)
@@ -39,7 +40,11 @@ func (p *plan) measure(ctx context.Context, progress io.Writer) (*result, error)
 			rate = s.share * best
 		}
 		fmt.Fprintf(progress, "peers: %4.0fs %s: %s\n", time.Since(begun).Seconds(), s.name, s.what)
-		one, err := p.scenario(ctx, s, rate, progress)
+		var until time.Time // each scenario has a share of the budget
+		if p.budget > 0 {
+			until = begun.Add(p.budget * time.Duration(i+1) / time.Duration(len(scenarios)-1)) // idle is the last and has its own
+		}
+		one, err := p.scenario(ctx, s, rate, until, progress)
 		if err != nil {
 			return nil, err
 		}
@@ -50,8 +55,9 @@ func (p *plan) measure(ctx context.Context, progress io.Writer) (*result, error)
 	return r, nil
 }
 
-// scenario measures all peers in turns, a few times.
-func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, progress io.Writer) (*outcome, error) {
+// scenario measures all peers in turns, a few times, or until a time after which no
+// further round is begun.
+func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, until time.Time, progress io.Writer) (*outcome, error) {
 	var turns []*turn
 	begun := time.Now()
 	var connected, measured time.Duration
@@ -63,14 +69,23 @@ func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, progress
 		}
 		fmt.Fprintf(progress, "peers:       %.1fs to connect, %.1fs of turns, %.1fs to end\n", connected.Seconds(), (measured - connected).Seconds(), (time.Since(begun) - measured).Seconds())
 	}()
+	var wg sync.WaitGroup
 	for _, of := range p.peers {
 		if slices.Contains(of.not, s.kind) {
 			continue
 		}
 		t := &turn{peer: of, o: s.options(p, of, rate)}
 		turns = append(turns, t)
-		if t.err = t.begin(ctx); t.err != nil {
-			fmt.Fprintf(progress, "peers: %s: %v\n", of.name, t.err)
+		if s.kind != bench.Idle {
+			t.err = t.begin(ctx)
+			continue
+		}
+		wg.Go(func() { t.err = t.begin(ctx) }) // they are quiet together
+	}
+	wg.Wait()
+	for _, t := range turns {
+		if t.err != nil {
+			fmt.Fprintf(progress, "peers: %s: %v\n", t.peer.name, t.err)
 		}
 	}
 	connected = time.Since(begun)
@@ -80,6 +95,9 @@ func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, progress
 		rounds = 0 // all of it was done in the beginning
 	}
 	for round := range rounds {
+		if round > 0 && !until.IsZero() && time.Now().After(until) {
+			break
+		}
 		for i := range turns {
 			// Who comes first changes, since the first may find another machine.
 			t := turns[(i+round)%len(turns)]

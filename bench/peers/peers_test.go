@@ -27,7 +27,7 @@ func TestMain(m *testing.M) {
 
 // Every peer does its work in every scenario that it has a part in.
 func TestEveryPeerDoesItsWork(t *testing.T) {
-	p, err := parse([]string{"--rounds", "2", "--slice", "30ms", "--warmup", "5ms", "--idle-conns", "5"}, io.Discard)
+	p, err := parse([]string{"--rounds", "2", "--slice", "30ms", "--warmup", "5ms", "--idle-conns", "5", "--quiet", "10ms"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -51,6 +51,7 @@ type figures struct {
 	Reads    float64       `json:"server_reads"`
 	Writes   float64       `json:"server_writes"`
 	Client   float64       `json:"client_cpu_us"`
+	Rounds   int           `json:"rounds"`
 	Requests uint64        `json:"requests"`
 	Errors   uint64        `json:"errors"`
 	Unsent   uint64        `json:"unsent,omitempty"`
@@ -124,6 +125,7 @@ func figuresOf(t *turn) *figures {
 		f.Resident, f.After = m.SettledBefore, m.SettledAfter
 		return f
 	}
+	f.Rounds = len(t.samples)
 	var sum bench.Sample
 	for _, s := range t.samples {
 		sum.Add(s)
@@ -340,7 +342,7 @@ func (o *outcome) rows() [][]string {
 }
 
 func (r *result) writeTables(w io.Writer) error {
-	fmt.Fprintf(w, "%v; %d rounds of %v; took %v\n", r.Machine, r.Rounds, r.Slice, r.Took)
+	fmt.Fprintf(w, "%v; up to %d rounds of %v; took %v\n", r.Machine, r.Rounds, r.Slice, r.Took)
 	fmt.Fprintf(w, "rate, p50, p99 and costs are of each peer; the last columns say how many times better we are\n")
 	for _, o := range r.Scenarios {
 		fmt.Fprintf(w, "\n%s: %s", o.Name, o.What)

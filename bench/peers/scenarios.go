@@ -47,7 +47,7 @@ func (s *scenario) options(p *plan, of *peer, rate float64) bench.Options {
 	}
 	o.Rate = rate
 	if s.kind == bench.Idle {
-		o.Conns, o.Burst, o.Quiet = p.idle, max(1, p.idle/10), p.slice
+		o.Conns, o.Burst, o.Quiet = p.idle, max(1, p.idle/10), p.quiet
 	}
 	if !slices.Contains(of.shapes, o.Client) {
 		o.Client = of.shapes[0]

@@ -9,6 +9,7 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"slices"
 	"strings"
 	"sync"
 	"sync/atomic"
@@ -283,6 +284,7 @@ func TestEventsAreNotHeldBack(t *testing.T) {
 	_, server := play(t, Config{CommitAfter: 10 * time.Millisecond}, s)
 	r := open(t, t.Context(), server)
 	in := bufio.NewReader(r.Body)
+	var took []time.Duration
 	for range 50 {
 		began := time.Now()
 		s.events <- Event{Body: []byte(said(strings.Repeat("x", 40)))}
@@ -290,9 +292,7 @@ func TestEventsAreNotHeldBack(t *testing.T) {
 		if err != nil || line != "data: "+said(strings.Repeat("x", 40))+"\n" {
 			t.Fatalf("%q, %v", line, err)
 		}
-		if took := time.Since(began); took > 100*time.Millisecond {
-			t.Errorf("an event took %v", took)
-		}
+		took = append(took, time.Since(began))
 		if _, err := in.Discard(1); err != nil {
 			t.Fatal(err)
 		}
@@ -300,6 +300,10 @@ func TestEventsAreNotHeldBack(t *testing.T) {
 	close(s.events)
 	if _, err := in.ReadByte(); err != io.EOF {
 		t.Errorf("%v", err)
+	}
+	// Half of them, since the machine may be busy.
+	if slices.Sort(took); took[len(took)/2] > 100*time.Millisecond {
+		t.Errorf("events took %v", took)
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/trestle-npamp/trestle/relay/internal/media"
@@ -260,55 +261,109 @@ func TestStreamThatBreaks(t *testing.T) {
 	}), event(1))
 }
 
-// A stream lasts as long as it lasts, however short requests are bounded.
-func TestStreamsHaveNoDeadline(t *testing.T) {
-	const short = 20 * time.Millisecond
-	c := newAgent(t, Config{Timeout: short, IdleTimeout: short}, func(w http.ResponseWriter, r *http.Request) {
-		w.Header().Set("Content-Type", "text/event-stream")
-		for i := range 3 {
-			<-time.After(3 * short)
-			fmt.Fprintf(w, "data: %s\n\n", event(i))
-			w.(http.Flusher).Flush()
-		}
-	})
-	wantStream(t, c, event(0), event(1), event(2))
+// pipes is a listener whose connections are pipes, to speak HTTP in virtual time.
+type pipes struct {
+	conns chan net.Conn
+	once  sync.Once
+	done  chan struct{}
 }
 
-// A bound for silence is an option, and comments break it.
-func TestSilentStream(t *testing.T) {
-	const idle = 100 * time.Millisecond
-	silent := make(chan struct{})
-	c := newAgent(t, Config{StreamIdle: idle}, func(w http.ResponseWriter, r *http.Request) {
-		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices who leaves
-		if r.URL.Path == "/nothing" {
-			<-r.Context().Done()
-			return
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.done:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.done) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.TCPAddr{IP: net.IPv4(127, 0, 0, 1)} }
+
+// inBubble runs a test with an agent in virtual time.
+func inBubble(t *testing.T, cfg Config, agent http.HandlerFunc, test func(t *testing.T, c *Client)) {
+	synctest.Test(t, func(t *testing.T) {
+		l := &pipes{conns: make(chan net.Conn), done: make(chan struct{})}
+		server := &http.Server{Handler: agent}
+		go func() { _ = server.Serve(l) }()
+		cfg.URL = "http://localhost/a2a"
+		c, err := New(cfg)
+		if err != nil {
+			t.Fatal(err)
 		}
+		c.transport.DialContext = func(context.Context, string, string) (net.Conn, error) {
+			a, b := net.Pipe()
+			l.conns <- a
+			return &countedConn{Conn: b}, nil
+		}
+		test(t, c)
+		c.Close()
+		server.Close()
+	})
+}
+
+// A stream lasts as long as it lasts, however requests are bounded.
+func TestStreamsHaveNoDeadline(t *testing.T) {
+	inBubble(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // only then the server notices who leaves
+		<-time.After(3 * DefaultTimeout)
 		w.Header().Set("Content-Type", "text/event-stream")
-		for range 8 {
-			<-time.After(idle / 3)
+		for i := range 3 {
+			fmt.Fprintf(w, "data: %s\n\n", event(i))
+			w.(http.Flusher).Flush()
+			<-time.After(24 * time.Hour)
+		}
+	}, func(t *testing.T, c *Client) { wantStream(t, c, event(0), event(1), event(2)) })
+}
+
+// A bound for silence is an option, and comments break it; how long an event is
+// worked on does not count.
+func TestSilentStream(t *testing.T) {
+	const idle = time.Minute
+	left := false
+	inBubble(t, Config{StreamIdle: idle}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "text/event-stream")
+		for range 10 {
+			<-time.After(idle - 1)
 			fmt.Fprint(w, ":\n\n")
 			w.(http.Flusher).Flush()
 		}
 		fmt.Fprintf(w, "data: %s\n\n", event(1))
 		w.(http.Flusher).Flush()
 		<-r.Context().Done()
-		close(silent)
+		left = true
+	}, func(t *testing.T, c *Client) {
+		began, worked := time.Now(), 0
+		_, err := c.Stream(t.Context(), request(t, streamRequest), func([]byte) error {
+			<-time.After(5 * idle)
+			worked++
+			return nil
+		})
+		if !errors.As(err, new(*Error)) || !strings.Contains(err.Error(), "silent for too long") || worked != 1 {
+			t.Errorf("%v after %d events", err, worked)
+		}
+		if took := time.Since(began); took != 10*(idle-1)+5*idle+idle {
+			t.Errorf("after %v", took)
+		}
+		synctest.Wait()
+		if !left {
+			t.Error("its connection was not closed")
+		}
 	})
-	var late atomic.Bool
-	_, err := c.Stream(t.Context(), request(t, streamRequest), func([]byte) error {
-		<-time.After(2 * idle) // not the agent's silence
-		late.Store(true)
-		return nil
+	inBubble(t, Config{StreamIdle: idle}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		<-r.Context().Done()
+	}, func(t *testing.T, c *Client) {
+		began := time.Now()
+		if _, _, err := stream(t, c); err == nil || !strings.Contains(err.Error(), "silent for too long") || time.Since(began) != idle {
+			t.Errorf("without a header: %v after %v", err, time.Since(began))
+		}
 	})
-	if !errors.As(err, new(*Error)) || !strings.Contains(err.Error(), "silent for too long") || !late.Load() {
-		t.Errorf("%v", err)
-	}
-	<-silent // its connection was closed
-	c.endpoint.Path = "/nothing"
-	if _, _, err := stream(t, c); err == nil || !strings.Contains(err.Error(), "silent for too long") {
-		t.Errorf("without headers: %v", err)
-	}
 }
 
 // The end of the context is a closed connection for the agent, at once.

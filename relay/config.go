@@ -14,6 +14,11 @@
 // A caller's correlation ids and an agent's never meet: each hop has its own
 // (D10). What can't be delivered is answered with a transport error that says so,
 // also when the agent dies with requests under way. Nothing is sent twice.
+//
+// Streams go event by event, at their caller's pace: what it has not taken is not
+// read from the agent (D6). A caller that leaves ends its stream, and never the
+// agent's task. A stream that does not end as A2A says (D19) is a transport error on
+// the link, and over HTTP a body that is cut.
 package relay
 
 import (

@@ -309,6 +309,9 @@ func TestScanAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("%v allocations a message", n)
 	}
+	if raceEnabled {
+		return // pools drop what they are given at random then
+	}
 	// A collection in between may empty the pool of deep levels, hence not 0.
 	if n := testing.AllocsPerRun(100, func() { _ = Scan(deep, &m) }); n >= 1 {
 		t.Errorf("%v allocations a deep message", n)

@@ -165,7 +165,8 @@ const (
 	Server = handshake.Server
 )
 
-// Config is what a Conn is made from. Zero limits take their defaults.
+// Config is what a Conn is made from: Role, Profile, Suite, Send and Recv as the
+// handshake gave them. Zero limits take their defaults.
 type Config struct {
 	Role    Role
 	Profile *profiles.Profile

@@ -389,3 +389,43 @@ func TestPair_Month(t *testing.T) {
 	d.lose(nil)
 	d.wantOver()
 }
+
+// tape is a source of randomness that a fuzzer writes.
+type tape struct{ b []byte }
+
+func (s *tape) Uint64() uint64 {
+	var w [8]byte
+	n := copy(w[:], s.b)
+	s.b = s.b[n:]
+	// The choices are made from the high bits.
+	return uint64(w[0])<<56 | uint64(w[1])<<24 | binary.LittleEndian.Uint64(w[:])>>16
+}
+
+// Whatever a fuzzer lets the two machines do, in whatever order and with the
+// connection lost where the tape ends: frames arrive in order, no command breaks
+// anything, nothing is left.
+func FuzzPair(f *testing.F) {
+	for seed := range byte(4) {
+		b := make([]byte, 600)
+		for i := range b {
+			b[i] = byte(i)*31 + byte(i/7)*seed
+		}
+		f.Add(b)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		d := newDuplex(t, 1, func(c *Config) {
+			c.Bounds = profiles.Bounds{Frames: 6}
+			c.Ratchet = profiles.Bounds{Frames: 40}
+		})
+		for _, c := range d.c {
+			c.kem = toyKEM{}
+		}
+		src := &tape{b[:min(len(b), 4096)]}
+		rnd := rand.New(src)
+		for len(src.b) > 0 {
+			d.step(rnd)
+		}
+		d.lose(nil)
+		d.wantOver()
+	})
+}

@@ -436,7 +436,6 @@ func (w *world) oneAssociation() {
 
 // subscriber collects a task's events.
 type subscriber struct {
-	task   a2a.TaskID
 	begun  chan a2a.TaskID
 	states chan a2a.TaskState
 	ended  chan error

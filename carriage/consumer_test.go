@@ -510,3 +510,43 @@ func TestIterator_ContextOver(t *testing.T) {
 	pair.Settle()
 	p.none(t)
 }
+
+// Closing does not disturb a reader that is at work: it has its event, and then the
+// end.
+func TestIterator_CloseWhileReading(t *testing.T) {
+	for range 50 {
+		pair, b, p := asking(t, config(nil))
+		q := call(ping1)
+		q.Protocol = mcp
+		s, err := b.Stream(background, pair.Client.Association, &q, nil)
+		must(t, err)
+		pair.Settle()
+		for id := range carriage.EventID(20) {
+			p.send(t, data(id+1, fmt.Sprint("event ", id+1)))
+		}
+		pair.Settle()
+		reading, done := make(chan struct{}), make(chan struct{})
+		go func() {
+			defer close(done)
+			for n := 1; ; n++ {
+				e, err := s.Next()
+				if err != nil {
+					if !errors.Is(err, context.Canceled) {
+						t.Errorf("%v", err)
+					}
+					return
+				}
+				if n == 1 {
+					close(reading)
+				}
+				if string(e.Foreign) != fmt.Sprint("event ", n) {
+					t.Errorf("event %d is %q", n, e.Foreign)
+				}
+			}
+		}()
+		<-reading
+		s.Close()
+		<-done
+		pair.Settle()
+	}
+}

@@ -128,6 +128,7 @@ func (r *Request) launch(f *feed) error {
 	err := o.c.ended()
 	f.opts.Over = nil // the caller is told by the error
 	f.finish(o, err)
+	f.condemn(err, "the producer was lost") // should it have been resumed already
 	return err
 }
 

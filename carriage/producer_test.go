@@ -417,3 +417,74 @@ func TestStream_EventsThatCannotBeCarried(t *testing.T) {
 		t.Fatalf("%d frames", len(frames))
 	}
 }
+
+// A cancel that meets an answer on its way is moot, and nothing of it stays for
+// requests to come.
+func TestStream7_CancelMeetsAnAnswer(t *testing.T) {
+	h := new(held)
+	pair, b, p := serving(t, config(h))
+	for range 20 {
+		p.send(t, request("1", ping1))
+		pair.Settle()
+		r := h.requests[len(h.requests)-1]
+		p.send(t, cancelFrame(0))
+		must(t, r.Respond([]byte(pong1)))
+		r.Release()
+		pair.Settle()
+		if m := p.one(t); m.Kind != bridge.KindResponse {
+			t.Fatalf("%v", m.Kind)
+		}
+		p.send(t, request("1", ping1))
+		pair.Settle()
+		r = h.requests[len(h.requests)-1]
+		s, err := r.Stream(carriage.StreamOptions{})
+		must(t, err)
+		must(t, s.TrySend([]byte("e")))
+		pair.Settle()
+		event(t, p.one(t), bridge.KindData, 1, "e")
+		must(t, s.EndEmpty())
+		r.Release()
+		pair.Settle()
+		p.take(t)
+	}
+	if st := b.Stats(); st.StreamsCancelled != 0 {
+		t.Errorf("%+v", st)
+	}
+}
+
+// A cancel that comes before the loop knows the stream ends it.
+func TestStream7_CancelMeetsTheStream(t *testing.T) {
+	h := new(held)
+	pair, _, p := serving(t, config(h))
+	p.send(t, request("1", ping1))
+	pair.Settle()
+	p.send(t, cancelFrame(0))
+	s, err := h.requests[0].Stream(carriage.StreamOptions{}) // posted, as the cancel is
+	must(t, err)
+	must(t, s.TrySend([]byte("e")))
+	pair.Settle()
+	ackFrame(t, p.one(t), 0)
+	if s.Err() != carriage.ErrCancelled {
+		t.Errorf("%v", s.Err())
+	}
+}
+
+// The foreign message of a request stays with who retains it, also after it became a
+// stream.
+func TestStream_RetainAfterStream(t *testing.T) {
+	var r *carriage.Request
+	pair, _, p := serving(t, config(carriage.HandlerFunc(func(x *carriage.Request) {
+		s, err := x.Stream(carriage.StreamOptions{})
+		must(t, err)
+		x.Retain()
+		r = x
+		must(t, s.TrySend([]byte("e")))
+		t.Cleanup(func() { _ = s.EndEmpty() })
+	})))
+	p.send(t, request("1", ping1))
+	pair.Settle()
+	event(t, p.one(t), bridge.KindData, 1, "e")
+	if string(r.Foreign()) != ping1 || string(r.Corr()) != "1" || string(r.Method()) != "m" {
+		t.Errorf("%q %q %q", r.Foreign(), r.Corr(), r.Method())
+	}
+}

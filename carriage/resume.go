@@ -30,9 +30,8 @@ func (c *conn) handleCancel(m *bridge.Message) bool {
 		}
 		_ = c.send(&end, true) // fails only with the association
 		c.drop(r)
-	default:
-		// Its answer, or its stream, is on the way to this loop.
-		r.cancelled = true
+	case r.state.Load() == stateStreaming:
+		r.cancelled = true // the stream is on its way to this loop
 	}
 	return true
 }

@@ -41,10 +41,8 @@ type Stream struct {
 	n     int
 	held  int // octets of the events in ring
 	cut   bool
-	err   error // set once no more events come
-
-	// The reader's.
-	read waitingEvent
+	err   error        // set once no more events come
+	read  waitingEvent // what the reader has
 }
 
 type waitingEvent struct {
@@ -74,18 +72,19 @@ func (b *Bridge) Stream(ctx context.Context, a *assoc.Association, c *Call, o *S
 // *ForeignError, *bridge.Error, ErrSlowConsumer, the context's, or what a Reply's
 // Err may be.
 func (s *Stream) Next() (Event, error) {
-	s.letGo()
 	for {
 		if err := s.ctx.Err(); err != nil {
 			s.Close()
 			return Event{}, err
 		}
 		s.mu.Lock()
+		s.letGo(true)
 		if s.n > 0 {
 			s.read = s.pop()
+			e := s.read.Event
 			s.mu.Unlock()
-			s.x.readTo.Store(uint64(s.read.ID))
-			return s.read.Event, nil
+			s.x.readTo.Store(uint64(e.ID))
+			return e, nil
 		}
 		err := s.err
 		s.mu.Unlock()
@@ -119,20 +118,23 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 func (s *Stream) Cursor() (c Cursor, resumable bool) { return s.x.Cursor() }
 
 // Close cancels the stream unless it has ended, and gives up what waits to be read.
-// It must not be called while another goroutine uses an event.
+// The reader keeps the event that it has.
 func (s *Stream) Close() {
 	s.stop()
 	s.x.Cancel(nil)
-	s.letGo()
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.cut = true
+	s.letGo(false)
 	for s.n > 0 {
-		s.giveUp(s.pop())
+		e := s.pop()
+		s.giveUp(e)
+		e.b.Release()
 	}
 	if s.err == nil {
 		s.err = context.Canceled
 	}
+	s.signal()
 }
 
 func (s *Stream) pop() waitingEvent {
@@ -147,20 +149,21 @@ func (s *Stream) pop() waitingEvent {
 // giveUp says that an event has been consumed.
 func (s *Stream) giveUp(e waitingEvent) {
 	n := len(e.Foreign)
-	e.b.Release()
 	s.held -= n
 	s.x.b.received.Give(n)
 	s.x.Consumed(n)
 }
 
-// letGo ends the loan of the last event.
-func (s *Stream) letGo() {
+// letGo ends the loan of the last event. Unless the reader says so itself it may still
+// be looking at it; then the octets are left to the garbage collector.
+func (s *Stream) letGo(reader bool) {
 	if s.read.b == nil {
 		return
 	}
-	s.mu.Lock()
 	s.giveUp(s.read)
-	s.mu.Unlock()
+	if reader {
+		s.read.b.Release()
+	}
 	s.read = waitingEvent{}
 }
 

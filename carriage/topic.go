@@ -222,52 +222,49 @@ func (t *Topic) Publish(ctx context.Context, foreign []byte) error {
 		return ctx.Err()
 	}
 	defer func() { <-t.publishing }()
-	for !t.publish(foreign, false) {
+	tail := buf.SharedCopy(foreign)
+	for {
+		if ok, err := t.publish(tail, false); ok {
+			return err
+		}
 		if err := t.wait(ctx, uint64(len(foreign)+eventCost)); err != nil {
+			tail.Release()
 			return err
 		}
 	}
-	return t.ended()
 }
 
 // TryPublish is Publish without waiting: who is behind by the topic's Buffer is cut.
 // Any goroutine may call it.
 func (t *Topic) TryPublish(foreign []byte) error {
-	t.publish(foreign, true)
-	return t.ended()
+	_, err := t.publish(buf.SharedCopy(foreign), true)
+	return err
 }
 
-func (t *Topic) ended() error {
-	t.mu.RLock()
-	defer t.mu.RUnlock()
-	if t.end.set() {
-		return ErrStreamEnded
-	}
-	return nil
-}
-
-// publish adds an event; false means that there is no room.
-func (t *Topic) publish(foreign []byte, force bool) bool {
-	cost := uint64(len(foreign) + eventCost)
+// publish adds an event, which passes to the topic; ok is false if there is no room
+// for it, and then it does not.
+func (t *Topic) publish(tail *buf.Shared, force bool) (ok bool, err error) {
+	cost := uint64(tail.Len() + eventCost)
 	t.mu.Lock()
 	if t.end.set() {
 		t.mu.Unlock()
-		return true
+		tail.Release()
+		return true, ErrStreamEnded
 	}
 	for !t.fits(cost) {
 		if !force {
 			t.mu.Unlock()
-			return false
+			return false, nil
 		}
 		t.log.drop() // those who have not taken it find out that they are behind
 	}
-	t.log.push(buf.SharedCopy(foreign), len(t.feeds))
+	t.log.push(tail, len(t.feeds))
 	if len(t.feeds) == 0 {
 		t.trim()
 	}
 	t.mu.Unlock()
 	t.poke()
-	return true
+	return true, nil
 }
 
 // poke lets all loops look for what is to be sent.

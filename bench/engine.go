@@ -236,11 +236,16 @@ func (s *engineStream) HandleReply(r *carriage.Reply) {
 }
 
 func (c *engineConn) Stream(ctx context.Context, each func([]byte), done func(error)) error {
+	return c.receive(ctx, &c.t.stream, each, done)
+}
+
+// receive takes a stream in the client's shape.
+func (c *engineConn) receive(ctx context.Context, call *carriage.Call, each func([]byte), done func(error)) error {
 	if c.t.o.Client == Callback {
-		_, err := c.t.b.StartStream(c.a, &c.t.stream, nil, &engineStream{c, each, done})
+		_, err := c.t.b.StartStream(c.a, call, nil, &engineStream{c, each, done})
 		return err
 	}
-	s, err := c.t.b.Stream(ctx, c.a, &c.t.stream, nil)
+	s, err := c.t.b.Stream(ctx, c.a, call, nil)
 	if err != nil {
 		return err
 	}
@@ -264,19 +269,21 @@ func (c *engineConn) Stream(ctx context.Context, each func([]byte), done func(er
 func (c *engineConn) Subscribe(ctx context.Context, each func([]byte)) error {
 	ready := make(chan error, 1)
 	first := true
-	s := &engineStream{c, func(event []byte) {
+	event := func(event []byte) {
 		if first { // which says that the subscription stands
 			first = false
 			ready <- nil
 			return
 		}
 		each(event)
-	}, func(err error) {
+	}
+	done := func(err error) {
 		if first {
 			ready <- errors.Join(errors.New("bench: the subscription ended at once"), err)
 		}
-	}}
-	if _, err := c.t.b.StartStream(c.a, &c.t.subscribe, nil, s); err != nil {
+	}
+	// It outlives ctx, and ends with its association.
+	if err := c.receive(context.WithoutCancel(ctx), &c.t.subscribe, event, done); err != nil {
 		return err
 	}
 	select {

@@ -90,7 +90,7 @@ published.
 
    trestle bench fanout
    trestle bench fanout --conns 1000 --rate 100`,
-		[]string{"conns", "inflight", "size", "duration", "warmup", "rate"},
+		[]string{"conns", "inflight", "size", "duration", "warmup", "client", "rate"},
 	},
 	{
 		bench.Notify, "messages without a reply, as fast as they are taken",

@@ -34,7 +34,7 @@ type outlet struct {
 	attached bool
 	over     bool
 	filling  bool
-	moved    bool // since the timer was started
+	left     EventID // as gone was when the timer was started
 }
 
 // outletShare is how many octets of one stream are in the association's queue
@@ -171,7 +171,6 @@ func (o *outlet) step(it *item) bool {
 		o.cut(err, "the event can't be carried: "+reason(err))
 		return false
 	}
-	o.moved = true
 	if it.counts() {
 		o.credit.Take(n)
 	}
@@ -263,10 +262,13 @@ func (o *outlet) watch() {
 		return
 	}
 	if _, limited := o.c.a.StreamLimit(); !limited {
-		o.moved = false
+		o.left = o.gone()
 		o.c.a.StartTimer(&o.timer, o.c.b.cfg.StallTimeout)
 	}
 }
+
+// gone is the last event that is not in the queue any more.
+func (o *outlet) gone() EventID { return o.sent - EventID(o.flow.Len()) }
 
 // short waits for credit. What a peer is allowed whose HELLO is still to come
 // changes without a word from it, so that is looked at again.
@@ -280,7 +282,7 @@ func (o *outlet) short() {
 func (o *outlet) HandleExpire(time.Duration) {
 	switch {
 	case !o.wait.waiting() && o.flow.Len() == 0:
-	case o.moved:
+	case o.gone() != o.left:
 		o.watch()
 	default:
 		o.cut(ErrSlowConsumer, "nothing of the stream leaves: the peer reads too slowly")

@@ -803,3 +803,33 @@ func (e endings) HandleReply(r *carriage.Reply) {
 	e.taken.HandleReply(r)
 	e.end(r)
 }
+
+// So it does for a topic's subscriber, whose events have a head of their own.
+func TestStream6_CreditOverAResumeOfASubscription(t *testing.T) {
+	br := &broker{t: t, topic: carriage.NewTopic(carriage.TopicOptions{Buffer: 4 << 20, Keep: 4 << 20}),
+		o: carriage.SubscribeOptions{Resumable: true, First: text(5000), Head: text(5000)}}
+	pair, _, p := serving(t, config(br))
+	p.send(t, request("1", ping1))
+	pair.Settle()
+	p.take(t)
+	total := 5000
+	pair.Server.Block(true)
+	for range 100 {
+		must(t, br.topic.TryPublish(text(5000)))
+	}
+	pair.Settle()
+	p.send(t, resume("1", 0, "")) // what waits in the queue is dropped
+	pair.Settle()
+	for range 100 {
+		must(t, br.topic.TryPublish(text(5000)))
+	}
+	pair.Settle()
+	pair.Server.Block(false)
+	pair.Settle()
+	if total += octets(p.take(t)); total > 1<<20 || total < 1<<20-15_000 {
+		t.Errorf("%d octets on a credit of 1 MiB", total)
+	}
+	if n := br.topic.Subscribers(); n != 1 {
+		t.Errorf("%d subscribers", n)
+	}
+}

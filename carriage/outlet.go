@@ -294,10 +294,6 @@ func (o *outlet) cancel(err error) {
 	if o.over {
 		return // it has its terminal frame
 	}
-	if !o.attached {
-		o.r.cancelled = true
-		return
-	}
 	o.sent -= EventID(o.c.a.DropFlow(&o.flow))
 	o.c.b.stats.streamsCancelled.Add(1)
 	m := bridge.Message{

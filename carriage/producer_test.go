@@ -339,6 +339,24 @@ func TestStream_DrainCutsWhatGoesOn(t *testing.T) {
 	}
 }
 
+// One that begins after that while is cut at once.
+func TestStream_BegunTooLateInADrain(t *testing.T) {
+	h := new(held)
+	pair, _, p := serving(t, config(h))
+	p.send(t, request("1", ping1))
+	pair.Settle()
+	pair.Server.Drain(6, "shutting down")
+	pair.Run(2 * carriage.DefaultStreamDrain)
+	s, err := h.requests[0].Stream(carriage.StreamOptions{})
+	must(t, err)
+	must(t, s.TrySend([]byte("e")))
+	pair.Settle()
+	transport(t, p.one(t), "1", bridge.CodeNotDelivered)
+	if s.Err() != carriage.ErrDraining || s.Association() != pair.Server.Association {
+		t.Errorf("%v", s.Err())
+	}
+}
+
 // A stream that ends by itself in that while is not cut.
 func TestStream_DrainLetsStreamsEnd(t *testing.T) {
 	pair, b, p, producer, _ := producing(t, carriage.StreamOptions{})

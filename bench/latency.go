@@ -48,7 +48,11 @@ type Latency struct {
 	Max  time.Duration `json:"max_ns"`
 }
 
+// quantiles are all 0 where nothing was recorded.
 func (l latencies) quantiles() Latency {
+	if l.empty() {
+		return Latency{}
+	}
 	at := func(p float64) time.Duration { return time.Duration(l.h.ValueAtPercentile(p)) }
 	return Latency{P50: at(50), P90: at(90), P99: at(99), P999: at(99.9), Max: time.Duration(l.h.Max())}
 }

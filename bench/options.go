@@ -40,8 +40,8 @@ const (
 // Options say what is measured.
 type Options struct {
 	Scenario string `json:"scenario"`
-	// Conns connections: 64, with Idle 10,000, with Notify 1. With Handshake it is
-	// how many are being made at a time: 4.
+	// Conns connections: 64, with Mixed 4, with Idle 10,000, with Notify 1. With
+	// Handshake it is how many are being made at a time: 4.
 	Conns int `json:"conns"`
 	// InFlight requests are open on each at any time (16); of an open loop at most
 	// so many are, and with Fanout it is publications on one more connection (4).
@@ -102,7 +102,7 @@ func Defaults(scenario string) Options {
 	}
 	switch scenario {
 	case Mixed:
-		o.LargeSize, o.LargeInFlight = 1<<20, 1
+		o.Conns, o.LargeSize, o.LargeInFlight = 4, 1<<20, 1
 	case Stream:
 		o.Size, o.InFlight, o.Streams, o.Events, o.Buffer = 256, 1, 1, 1000, 16<<10
 	case Fanout:

@@ -129,6 +129,12 @@ var nouns = map[string]string{
 	Notify: "notifications", Handshake: "handshakes", Idle: "connections",
 }
 
+// singles are one of them, or what else costs are shared among.
+var singles = map[string]string{
+	Unary: "request", Mixed: "request of either size", Stream: "event", Fanout: "delivery",
+	Notify: "notification", Handshake: "handshake",
+}
+
 // besides are what they have besides.
 var besides = map[string]string{Mixed: "large requests", Fanout: "publications", Notify: "lone requests"}
 
@@ -144,6 +150,9 @@ func reportOf(o Options, shape string, s *Sample) *Report {
 		Client:       CostOf(s.Client, s.Main.Good),
 		Distribution: s.Main.Distribution(),
 		Series:       s.Series,
+	}
+	if o.Scenario == Mixed {
+		r.Client = CostOf(s.Client, s.Main.Good+s.Beside.Good)
 	}
 	if name := besides[o.Scenario]; name != "" {
 		b := &s.Beside
@@ -171,10 +180,7 @@ func (r *Report) Rows() (rows [][2]string) {
 		rows = append(rows, [2]string{name, fmt.Sprintf(format, args...)})
 	}
 	noun := nouns[o.Scenario]
-	one := noun[:len(noun)-1]
-	if noun == "deliveries" {
-		one = "delivery"
-	}
+	one := singles[o.Scenario]
 	what := o.Scenario
 	if o.Class != Opaque {
 		what += " " + o.Class

@@ -24,6 +24,7 @@ var scenarios = []*scenario{
 	{name: "lone-batch", kind: bench.Unary, what: "one request at a time on one connection; callbacks where the client has them", make: lone},
 	{name: "lone-calls", kind: bench.Unary, what: "one request at a time on one connection, by a goroutine", make: func(o *bench.Options) { lone(o); o.Client = bench.Blocking }},
 	{name: "offered", kind: bench.Unary, what: "70 % of what the best protocol could, offered to all in an open loop; a goroutine for each request", make: func(o *bench.Options) { o.Client = bench.Blocking }, share: 0.7, of: "unary-calls"},
+	{name: "mixed", kind: bench.Mixed, what: "requests of 512 octets, 4 connections x 16 in flight, while one of 256 KiB is in flight on each; a goroutine for each request; figures are of the small ones, costs of both", make: func(o *bench.Options) { o.LargeSize, o.Client = 256<<10, bench.Blocking }},
 	{name: "stream-64", kind: bench.Stream, what: "64 streams of events of 256 octets, one on each of 64 connections", make: func(o *bench.Options) {}},
 	{name: "stream-1", kind: bench.Stream, what: "the same 64 streams on one connection", make: func(o *bench.Options) { o.Conns, o.Streams = 1, 64 }},
 	{name: "fanout", kind: bench.Fanout, what: "each event of 256 octets to 64 subscribers, one a connection", make: func(o *bench.Options) {}},

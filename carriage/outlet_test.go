@@ -187,11 +187,11 @@ func TestOutlet_SlowIsNotStalled(t *testing.T) {
 // An event that fits no frame of the association that the stream goes on with ends it
 // there.
 func TestOutlet_EventTooLargeAfterAResume(t *testing.T) {
-	pair, b, p, producer, _ := producing(t, carriage.StreamOptions{Resumable: true, Buffer: 8 << 20})
+	pair, b, _, producer, _ := producing(t, carriage.StreamOptions{Resumable: true, Buffer: 8 << 20})
 	pair.Cut(nil)
 	pair.Settle()
 	must(t, producer.TrySend(text(2<<20)))
-	p = new(peer)
+	p := new(peer)
 	co := options(p)
 	co.Conn.MaxFrame = wire.FloorFrameLen
 	small := nptest.NewPair(t, nptest.Options{Client: co, Server: options(b)})

@@ -97,7 +97,7 @@ func TestConnectionLostAtEveryPoint(t *testing.T) {
 					if err := s.send(0, 1); !errors.Is(err, assoc.ErrClosed) {
 						t.Fatalf("sending after the end: %v", err)
 					}
-					if s.Post(&sched.Node{}) {
+					if s.Post(&sched.Node{Owner: neverRun{t}}) {
 						t.Fatal("a task was taken after the end")
 					}
 				}
@@ -111,3 +111,8 @@ func TestConnectionLostAtEveryPoint(t *testing.T) {
 		})
 	}
 }
+
+// neverRun is a task that nobody may run.
+type neverRun struct{ t *testing.T }
+
+func (n neverRun) RunTask() { n.t.Error("a task that was refused ran") }

@@ -286,14 +286,19 @@ func rewind(s, before *record.Sealer) {
 	setField(s, "octets", before.Octets())
 }
 
-// copyObject copies a struct, and the structs behind its pointers.
+// copyObject copies a struct, and the structs behind its pointers and interfaces.
 func copyObject(dst, src reflect.Value) {
 	dst.Set(src)
 	for i := range dst.NumField() {
-		if f := dst.Field(i); f.Kind() == reflect.Pointer && !f.IsNil() && f.Type().Elem().Kind() == reflect.Struct {
-			f = reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem()
-			inner := reflect.New(f.Type().Elem())
-			copyObject(inner.Elem(), f.Elem())
+		f := dst.Field(i)
+		f = reflect.NewAt(f.Type(), f.Addr().UnsafePointer()).Elem() // also where it is not exported
+		from := f
+		if f.Kind() == reflect.Interface {
+			from = f.Elem()
+		}
+		if from.Kind() == reflect.Pointer && !from.IsNil() && from.Type().Elem().Kind() == reflect.Struct {
+			inner := reflect.New(from.Type().Elem())
+			copyObject(inner.Elem(), from.Elem())
 			f.Set(inner)
 		}
 	}

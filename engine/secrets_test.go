@@ -206,9 +206,6 @@ func (l *locked) String() string {
 // What engines log at any level, and every error they return, while associations
 // come up, work, change keys, fail and end: no secret and no plaintext is in it.
 func TestNoSecretInLogsAndErrors(t *testing.T) {
-	if raceEnabled {
-		return // it reads by reflection what belongs to the loops
-	}
 	overBoth(t, func(t *testing.T, tr engine.Transport) {
 		var log locked
 		logger := slog.New(slog.NewTextHandler(&log, &slog.HandlerOptions{Level: slog.LevelDebug - 10, AddSource: true}))

@@ -58,3 +58,11 @@ func (c *placed) CloseWrite() error {
 	}
 	return nil
 }
+
+// SetLinger lets the edge break a connection whose mere end would be misread.
+func (c *placed) SetLinger(sec int) error {
+	if l, ok := c.Conn.(interface{ SetLinger(sec int) error }); ok {
+		return l.SetLinger(sec)
+	}
+	return nil
+}

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bufio"
 	"bytes"
 	"context"
 	"errors"
@@ -138,6 +139,23 @@ func dialHTTP(t *testing.T, r *Relay, name, body string) *inflow {
 		t.Fatal(err)
 	}
 	return &inflow{t, response, sse.NewReader(response.Body, 64<<20, nil), cancel}
+}
+
+// openHTTP10 is openHTTP for a caller that speaks HTTP/1.0: only how its connection
+// ends tells it whether the body is complete.
+func openHTTP10(t *testing.T, r *Relay, name, body string) *inflow {
+	t.Helper()
+	conn, err := net.Dial("tcp", r.HTTPAddr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	fmt.Fprintf(conn, "POST /agents/%s HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", name, len(body), body)
+	response, err := http.ReadResponse(bufio.NewReader(conn), nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &inflow{t, response, sse.NewReader(response.Body, 64<<20, nil), func() { conn.Close() }}
 }
 
 func (s *inflow) leave() {
@@ -559,8 +577,11 @@ func TestAgentDiesInTheMiddleOfStreams(t *testing.T) {
 		}
 		links = append(links, l)
 	}
+	old := openHTTP10(t, r, "a", streamRequest("1", 1))
+	old.want(artifact("1", 1))
 	began := time.Now()
 	k.cut()
+	old.wantCut()
 	for i := range streams {
 		https[i].wantCut()
 		wantTold(t, links[i], bridge.CodeNotDelivered, "outcome unknown")

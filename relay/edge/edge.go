@@ -15,7 +15,8 @@
 // agent, or nobody knows; it is an application/problem+json object (RFC 9457)
 // with the code and name of the transport error, under the status that FaultOf
 // tells (D23). A stream that ends before its agent has ended it is an HTTP body
-// that is cut: no caller can take it for a complete one.
+// that is cut, and under HTTP/1.0, where only the connection's end says so, one that is
+// reset: no caller can take it for a complete one.
 //
 // No header of a caller crosses the link, and no credential ever does (D21).
 package edge

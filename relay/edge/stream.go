@@ -7,6 +7,7 @@ import (
 	"errors"
 	"io"
 	"log/slog"
+	"net"
 	"net/http"
 	"os"
 	"sync"
@@ -150,7 +151,32 @@ func (x *exchange) abort(err error) {
 		s.broken.Add(1)
 		x.edge.log.Debug("a stream broke", slog.String("agent", x.message.Agent), slog.Any("cause", err))
 	}
+	if !x.r.ProtoAtLeast(1, 1) {
+		x.reset()
+	}
 	panic(http.ErrAbortHandler)
+}
+
+// reset breaks the connection of a caller that speaks HTTP/1.0, as some proxies do:
+// where a body ends with its connection, a mere end of it would look like the
+// stream's.
+func (x *exchange) reset() {
+	conn, _, err := x.control.Hijack()
+	if err != nil {
+		return
+	}
+	below := conn
+	for {
+		if c, ok := below.(interface{ NetConn() net.Conn }); ok { // TLS
+			below = c.NetConn()
+			continue
+		}
+		if c, ok := below.(interface{ SetLinger(sec int) error }); ok {
+			_ = c.SetLinger(0)
+		}
+		_ = below.Close()
+		return
+	}
 }
 
 // output is the body of a stream. Events are written by the exchange's goroutine,

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"sync"
 	"sync/atomic"
+	"syscall"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -248,6 +249,27 @@ func TestStreamThatBreaksIsACutBody(t *testing.T) {
 	close(s.events)
 	if got, err := eventsOf(r.Body); len(got) != 0 || !errors.Is(err, io.ErrUnexpectedEOF) || r.StatusCode != 200 {
 		t.Errorf("%q, %v", got, err)
+	}
+}
+
+// L18, D19: nor does a caller that speaks HTTP/1.0, as proxies do, take a stream that
+// broke for a complete one: there a body ends with its connection, which is reset.
+func TestBrokenStreamResetsAnHTTP10Connection(t *testing.T) {
+	for _, end := range []error{nil, ErrLost} {
+		_, server := play(t, Config{}, newScript(end, said("1")))
+		conn, err := net.Dial("tcp", server.Listener.Addr().String())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer conn.Close()
+		fmt.Fprintf(conn, "POST /agents/echo HTTP/1.0\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: %d\r\n\r\n%s", len(subscribe), subscribe)
+		octets, err := io.ReadAll(conn)
+		if end == nil && (err != nil || !strings.HasSuffix(string(octets), "\r\n\r\ndata: "+said("1")+"\n\n")) {
+			t.Errorf("a complete stream: %q, %v", octets, err)
+		}
+		if end != nil && !errors.Is(err, syscall.ECONNRESET) {
+			t.Errorf("a stream that broke: %q, %v", octets, err)
+		}
 	}
 }
 

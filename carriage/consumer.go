@@ -41,6 +41,10 @@ type StreamCall struct {
 	// Manual says that an event is not consumed when HandleEvent returns but when
 	// Consumed says so: only then credit for it is given back.
 	Manual bool
+	// Redial lets an iterator go on when its association is lost; nil ends the stream
+	// with it. Only Bridge.Stream looks at it: who has a StreamHandler is told of the
+	// end, and resumes by Resume.
+	Redial *Redial
 }
 
 // ErrOverrun: the producer sent more than it had credit for.
@@ -76,6 +80,7 @@ type Consumer struct {
 	h        StreamHandler
 	manual   bool
 	iterator bool // which counts itself what is consumed
+	re       *redial
 
 	consumed  atomic.Int64 // octets to give credit for
 	readTo    atomic.Uint64
@@ -112,7 +117,9 @@ func (x *Consumer) start(c *Call, o *StreamCall) error {
 		x.manual = x.manual || o.Manual
 		if o.Resume != nil {
 			x.resumed, x.cursor, x.last = true, o.Resume.ID, o.Resume.ID
-			x.readTo.Store(uint64(o.Resume.ID))
+			if !x.iterator {
+				x.readTo.Store(uint64(o.Resume.ID))
+			}
 		}
 	}
 	_, err := x.b.start(x.a, c, x.h, x, o)

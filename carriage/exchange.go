@@ -210,6 +210,7 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 	slot.Value, e.slot = e, slot
 	if sub != nil {
 		sub.e = e
+		sub.re.learn(e)
 	}
 	e.body = buf.Get(len(c.Foreign))
 	e.body.B = append(e.body.B, c.Foreign...)

@@ -23,6 +23,8 @@ var (
 	errAck        = errors.New("carriage: acknowledges a cancel that nobody sent")
 	errOrder      = errors.New("carriage: event id does not increase")
 	errHandler    = errors.New("carriage: stream handler panicked")
+	errRedial     = errors.New("carriage: what looks for another association panicked")
+	errNoEvent    = errors.New("carriage: every other association was lost before it brought an event")
 	errResume     = errors.New("carriage: a resume needs a correlation id of 1 to 255 octets")
 )
 

@@ -40,9 +40,10 @@ type Stats struct {
 	RetainedReplaced uint64 // streams whose peer began another under their correlation id
 
 	// Streams that we consume.
-	EventsRepeated uint64 // at or below the cursor after a resume, dropped
-	StreamsOverrun uint64 // cut because the producer sent more than its credit
-	StreamsUnread  uint64 // cut because their reader was too slow
+	EventsRepeated   uint64 // at or below the cursor after a resume, dropped
+	StreamsOverrun   uint64 // cut because the producer sent more than its credit
+	StreamsUnread    uint64 // cut because their reader was too slow
+	StreamsRedialled uint64 // whose iterators asked for the rest on another association
 
 	NotificationsDropped uint64 // malformed, unsupported, forbidden, no room, or the handler panicked
 	UnknownTypes         uint64 // frames of types that the channel does not have
@@ -58,7 +59,7 @@ type counters struct {
 	repliesMalformed, repliesUnknown, repliesLate,
 	streamsCancelled, streamsCut, streamsResumed, notResumable, creditUnknown,
 	retainedDropped, retainedEvicted, retainedExpired, retainedReplaced,
-	eventsRepeated, streamsOverrun, streamsUnread,
+	eventsRepeated, streamsOverrun, streamsUnread, streamsRedialled,
 	notificationsDropped, unknownTypes, completionPanics, floods atomic.Uint64
 }
 
@@ -92,6 +93,7 @@ func (b *Bridge) Stats() Stats {
 		EventsRepeated:       c.eventsRepeated.Load(),
 		StreamsOverrun:       c.streamsOverrun.Load(),
 		StreamsUnread:        c.streamsUnread.Load(),
+		StreamsRedialled:     c.streamsRedialled.Load(),
 		NotificationsDropped: c.notificationsDropped.Load(),
 		UnknownTypes:         c.unknownTypes.Load(),
 		CompletionPanics:     c.completionPanics.Load(),

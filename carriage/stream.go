@@ -29,25 +29,32 @@ func (e *ForeignError) Error() string { return "carriage: the foreign protocol a
 // What its reader has not read yet waits, at most as much as the producer has credit
 // for (D6). From a producer that knows of no such credit it may be as much again
 // before the stream is cut.
+//
+// With StreamCall.Redial it goes on when its association is lost.
 type Stream struct {
-	x    Consumer
-	ctx  context.Context
-	stop func() bool // ends the watch on ctx
-	wake chan struct{}
+	b     *Bridge
+	o     StreamCall
+	ctx   context.Context
+	stop  func() bool // ends the watch on ctx
+	wake  chan struct{}
+	re    *redial // nil: it ends with its association
+	first Consumer
 
-	mu    sync.Mutex
-	ring  []waitingEvent // a power of two
-	first uint
-	n     int
-	held  int // octets of the events in ring
-	cut   bool
-	err   error        // set once no more events come
-	read  waitingEvent // what the reader has
+	mu   sync.Mutex
+	x    *Consumer      // at present; changes only when its association has ended
+	ring []waitingEvent // a power of two
+	head uint
+	n    int
+	held int // octets of the events in ring
+	cut  bool
+	err  error        // set once no more events come
+	read waitingEvent // what the reader has
 }
 
 type waitingEvent struct {
 	Event
 	b *buf.Buf
+	x *Consumer // that it came by
 }
 
 // Stream sends c as a request that may be answered by a stream, and returns it as
@@ -57,14 +64,47 @@ func (b *Bridge) Stream(ctx context.Context, a *assoc.Association, c *Call, o *S
 	if err := ctx.Err(); err != nil {
 		return nil, err
 	}
-	s := &Stream{ctx: ctx, wake: make(chan struct{}, 1)}
-	s.x = Consumer{b: b, a: a, h: (*streamReader)(s), manual: true, iterator: true}
-	s.x.node.Owner = &s.x
-	if err := s.x.start(c, o); err != nil {
+	s := &Stream{b: b, ctx: ctx, wake: make(chan struct{}, 1)}
+	s.first.init(s, a)
+	s.x = &s.first
+	if o != nil {
+		s.o = *o
+	}
+	if s.o.Redial != nil && s.o.Redial.Dial != nil {
+		s.keepGoing(c, s.o.Redial)
+		s.first.re = s.re
+	}
+	if s.o.Resume != nil {
+		s.first.readTo.Store(uint64(s.o.Resume.ID))
+	}
+	if err := s.first.start(c, o); err != nil {
+		s.over()
 		return nil, err
 	}
-	s.stop = context.AfterFunc(ctx, func() { s.x.Cancel(ctx.Err()) })
+	s.stop = context.AfterFunc(ctx, func() { s.consumer().Cancel(ctx.Err()) })
 	return s, nil
+}
+
+// init makes x what brings the stream from a.
+func (x *Consumer) init(s *Stream, a *assoc.Association) {
+	x.b, x.a, x.h, x.manual, x.iterator = s.b, a, (*streamReader)(s), true, true
+	x.node.Owner = x
+}
+
+func (s *Stream) consumer() *Consumer {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.x
+}
+
+// over ends what waits for the stream's context.
+func (s *Stream) over() {
+	if s.stop != nil {
+		s.stop()
+	}
+	if s.re != nil {
+		s.re.quit()
+	}
 }
 
 // Next waits for the next event, whose octets are borrowed until the next call.
@@ -82,14 +122,14 @@ func (s *Stream) Next() (Event, error) {
 		if s.n > 0 {
 			s.read = s.pop()
 			e := s.read.Event
-			s.mu.Unlock()
 			s.x.readTo.Store(uint64(e.ID))
+			s.mu.Unlock()
 			return e, nil
 		}
 		err := s.err
 		s.mu.Unlock()
 		if err != nil {
-			s.stop()
+			s.over()
 			return Event{}, err
 		}
 		select {
@@ -115,15 +155,15 @@ func (s *Stream) Events() iter.Seq2[Event, error] {
 
 // Cursor is how far the stream has been read, and whether the producer says that it
 // can be resumed from there.
-func (s *Stream) Cursor() (c Cursor, resumable bool) { return s.x.Cursor() }
+func (s *Stream) Cursor() (c Cursor, resumable bool) { return s.consumer().Cursor() }
 
 // Close cancels the stream unless it has ended, and gives up what waits to be read.
 // The reader keeps the event that it has.
 func (s *Stream) Close() {
-	s.stop()
-	s.x.Cancel(nil)
+	s.over()
 	s.mu.Lock()
 	defer s.mu.Unlock()
+	s.x.Cancel(nil)
 	s.cut = true
 	s.letGo(false)
 	for s.n > 0 {
@@ -138,10 +178,10 @@ func (s *Stream) Close() {
 }
 
 func (s *Stream) pop() waitingEvent {
-	at := s.first & uint(len(s.ring)-1)
+	at := s.head & uint(len(s.ring)-1)
 	e := s.ring[at]
 	s.ring[at] = waitingEvent{}
-	s.first++
+	s.head++
 	s.n--
 	return e
 }
@@ -150,8 +190,8 @@ func (s *Stream) pop() waitingEvent {
 func (s *Stream) giveUp(e waitingEvent) {
 	n := len(e.Foreign)
 	s.held -= n
-	s.x.b.received.Give(n)
-	s.x.Consumed(n)
+	s.b.received.Give(n)
+	e.x.Consumed(n)
 }
 
 // letGo ends the loan of the last event. Unless the reader says so itself it may still
@@ -169,12 +209,12 @@ func (s *Stream) letGo(reader bool) {
 
 func (s *Stream) push(e *Event) bool {
 	n := len(e.Foreign)
-	if !s.x.b.received.Take(n) {
+	if !s.b.received.Take(n) {
 		return false
 	}
 	b := buf.Get(n + len(e.MediaType))
 	b.B = append(append(b.B, e.Foreign...), e.MediaType...)
-	own := waitingEvent{*e, b}
+	own := waitingEvent{*e, b, s.x}
 	own.Foreign = b.B[:n:n]
 	if own.MediaType = nil; len(e.MediaType) > 0 {
 		own.MediaType = b.B[n:]
@@ -182,11 +222,11 @@ func (s *Stream) push(e *Event) bool {
 	if s.n == len(s.ring) {
 		ring := make([]waitingEvent, max(8, 2*s.n))
 		for i := range s.n {
-			ring[i] = s.ring[(s.first+uint(i))&uint(len(s.ring)-1)]
+			ring[i] = s.ring[(s.head+uint(i))&uint(len(s.ring)-1)]
 		}
-		s.ring, s.first = ring, 0
+		s.ring, s.head = ring, 0
 	}
-	s.ring[(s.first+uint(s.n))&uint(len(s.ring)-1)] = own
+	s.ring[(s.head+uint(s.n))&uint(len(s.ring)-1)] = own
 	s.n++
 	s.held += n
 	return true
@@ -210,12 +250,15 @@ func (r *streamReader) HandleEvent(e *Event) {
 	if s.cut {
 		return
 	}
+	if s.re != nil {
+		s.re.came()
+	}
 	// Where credit is in force it has been held to already.
 	window, _ := s.x.a.StreamWindow()
 	over := !s.x.limited && s.held > 0 && s.held+len(e.Foreign) > max(int(window), control.FloorCredit)
 	if over || !s.push(e) {
 		s.cut = true
-		s.x.b.stats.streamsUnread.Add(1)
+		s.b.stats.streamsUnread.Add(1)
 		s.x.Cancel(ErrSlowConsumer)
 	}
 	s.signal()
@@ -228,6 +271,8 @@ func (r *streamReader) HandleReply(reply *Reply) {
 	defer s.mu.Unlock()
 	switch {
 	case s.err != nil: // closed
+	case s.goOn(reply):
+		return
 	case reply.Err != nil:
 		s.err = reply.Err
 	case reply.Kind == bridge.KindError:
@@ -239,7 +284,7 @@ func (r *streamReader) HandleReply(reply *Reply) {
 			e.ID = s.x.last
 		}
 		if (reply.Kind == bridge.KindResponse || len(e.Foreign) > 0) && !s.push(&e) {
-			s.x.b.stats.streamsUnread.Add(1)
+			s.b.stats.streamsUnread.Add(1)
 			s.err = ErrSlowConsumer
 		}
 	}

@@ -36,6 +36,7 @@ var rooms = Order{
 	{"cmd/..."},
 	// Programs and the test rig stand above everything; no room may need them.
 	{"examples/...", "internal/nptest/..."},
+	{"conformance"},
 }
 
 // machines are the packages that get bytes and a time and give bytes and

@@ -128,7 +128,7 @@ type lastCall struct {
 func (t *lastCall) HandleExpire(time.Duration) {
 	c := t.c
 	c.drained = true
-	c.eachOutlet(func(o *outlet) { o.cut(ErrDraining, "shutting down") })
+	c.eachOutlet(func(o *outlet) { o.cut(ErrDraining, textDrained) })
 	for e := c.open; e != nil; {
 		next := e.next
 		if e.sub != nil && e.state != exchangeAbandoned {

@@ -59,7 +59,7 @@ func (o *outlet) attach(sent EventID) {
 	case o.r.cancelled:
 		o.cancel(ErrCancelled)
 	case o.c.drained:
-		o.cut(ErrDraining, "shutting down")
+		o.cut(ErrDraining, textDrained)
 	}
 }
 

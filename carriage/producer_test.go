@@ -3,6 +3,7 @@ package carriage_test
 import (
 	"errors"
 	"runtime"
+	"strings"
 	"testing"
 	"time"
 
@@ -326,7 +327,11 @@ func TestStream_DrainCutsWhatGoesOn(t *testing.T) {
 	pair.Settle()
 	event(t, p.one(t), bridge.KindData, 1, "still")
 	pair.Run(2 * time.Millisecond)
-	transport(t, p.one(t), "1", bridge.CodeNotDelivered)
+	last := p.one(t)
+	transport(t, last, "1", bridge.CodeNotDelivered)
+	if !strings.Contains(string(last.Foreign), "outcome unknown") { // the handler had the request
+		t.Errorf("%q", last.Foreign)
+	}
 	if producer.Err() != carriage.ErrDraining {
 		t.Errorf("%v", producer.Err())
 	}

@@ -39,6 +39,7 @@ const (
 	textLost      = textUnknown + "the producer was lost"
 	textLate      = textUnknown + "no reply in time"
 	textNoRoom    = textUnknown + "no room for the reply: the peer reads too slowly"
+	textDrained   = textUnknown + "shutting down"
 	textUncarried = textUnknown + "the reply can't be carried: "
 )
 

@@ -38,6 +38,7 @@ const (
 	textNoAgentNamed = "no agent was named in HELLO"
 	textNoAgent      = "no agent of this name is connected"
 	textDraining     = "shutting down"
+	textCut          = "shutting down; outcome unknown"
 	textLost         = "the agent was lost before it answered; outcome unknown"
 	textGone         = "the agent was lost; the request was not sent"
 	textBusy         = "over capacity"
@@ -199,6 +200,9 @@ func outcome(reply *carriage.Reply) (bridge.Code, string) {
 	case errors.Is(err, context.DeadlineExceeded):
 		return bridge.CodeNotDelivered, textLate
 	case errors.Is(err, carriage.ErrDraining):
+		if reply.Sent {
+			return bridge.CodeNotDelivered, textCut
+		}
 		return bridge.CodeNotDelivered, textDraining
 	case errors.Is(err, engine.ErrWouldBlock), errors.Is(err, carriage.ErrInFlight), errors.Is(err, carriage.ErrStalled):
 		return bridge.CodeNotDelivered, textBusy
@@ -207,7 +211,17 @@ func outcome(reply *carriage.Reply) (bridge.Code, string) {
 	case errors.Is(err, carriage.ErrMalformed), errors.Is(err, bridge.ErrMalformed):
 		return bridge.CodeEnvelopeMalformed, err.Error()
 	}
-	return bridge.CodeNotDelivered, err.Error()
+	text := err.Error()
+	switch {
+	case errors.Is(err, carriage.ErrSlowConsumer):
+		text = textSlow
+	case errors.Is(err, carriage.ErrOverrun):
+		text = textOverrun
+	}
+	if reply.Sent {
+		text += "; outcome unknown"
+	}
+	return bridge.CodeNotDelivered, text
 }
 
 // badReply says that it is the agent's reply that we found malformed, and not the
@@ -228,6 +242,8 @@ func edgeError(reply *carriage.Reply) error {
 		return told
 	case errors.Is(err, engine.ErrClosed) && reply.Sent:
 		return edge.ErrLost
+	case errors.Is(err, carriage.ErrDraining) && reply.Sent:
+		return edge.ErrCut
 	case errors.Is(err, carriage.ErrDraining):
 		return edge.ErrDraining
 	case errors.Is(err, engine.ErrWouldBlock), errors.Is(err, carriage.ErrInFlight), errors.Is(err, carriage.ErrStalled):

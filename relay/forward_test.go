@@ -1,12 +1,16 @@
 package relay
 
 import (
+	"context"
+	"errors"
 	"runtime"
 	"strings"
 	"sync"
 	"testing"
 
 	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -105,4 +109,25 @@ func TestMalformedReplyIsNotTheCallersFault(t *testing.T) {
 	c.wantRefused(c.send(request), bridge.CodeNotDelivered, told)
 	wantTold(t, c.open(`{"jsonrpc":"2.0","id":7,"method":"message/stream"}`), bridge.CodeNotDelivered, told)
 	post(t, r, "a", request).want(t, 502, told)
+}
+
+// Once a request has left, no wording of what became of it says that it may be sent
+// again: not to an N-PAMP caller, and to an HTTP caller not by the status either.
+func TestOutcomesOfWhatHadLeft(t *testing.T) {
+	for _, err := range []error{
+		engine.ErrClosed, context.DeadlineExceeded, carriage.ErrDraining, carriage.ErrSlowConsumer, carriage.ErrOverrun, errors.New("anything else"),
+	} {
+		for _, sent := range []bool{false, true} {
+			reply := &carriage.Reply{Err: err, Sent: sent}
+			_, text := outcome(reply)
+			fault := edge.FaultOf(edgeError(reply))
+			unknown := strings.Contains(text, "outcome unknown")
+			if sent && (!unknown || !strings.Contains(fault.Text, "outcome unknown") || fault.Status != 502 && fault.Status != 504) {
+				t.Errorf("%v: %q, %d %q", err, text, fault.Status, fault.Text)
+			}
+			if !sent && unknown && err != context.DeadlineExceeded { // which says what it says of both
+				t.Errorf("%v, not sent: %q, %d %q", err, text, fault.Status, fault.Text)
+			}
+		}
+	}
 }

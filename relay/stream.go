@@ -15,6 +15,7 @@ import (
 // What callers of streams are told besides.
 const (
 	textSlow     = "the stream was read too slowly"
+	textOverrun  = "the agent sent more than it may"
 	textTooLarge = "an event is larger than its receiver accepts"
 )
 
@@ -58,7 +59,7 @@ func (f *forwarder) forwardStream(r *carriage.Request, to *route) {
 	h := f.hop(&r.Inbound)
 	h.call.Timeout = 0
 	r.RetainEnvelope() // the foreign octets are copied by StartStream
-	x.end = context.AfterFunc(f.cut, func() { x.cut(carriage.ErrDraining, textDraining) })
+	x.end = context.AfterFunc(f.cut, func() { x.cut(carriage.ErrDraining, textCut) })
 	from, err := f.bridge.StartStream(to.assoc, &h.call, &carriage.StreamCall{Manual: true}, x)
 	h.recycle()
 	if err != nil {

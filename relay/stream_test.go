@@ -1025,7 +1025,7 @@ func TestGracefulShutdownWithStreams(t *testing.T) {
 			continue
 		}
 		var told *bridge.Error
-		if !errors.As(err, &told) || told.Code != bridge.CodeNotDelivered {
+		if !errors.As(err, &told) || told.Code != bridge.CodeNotDelivered || !strings.Contains(told.Text, "outcome unknown") {
 			t.Errorf("%v, %v", e.Kind, err)
 		}
 		break
@@ -1057,7 +1057,35 @@ func TestAgentShutdownWithStreams(t *testing.T) {
 		t.Error(err)
 	}
 	s.wantCut()
-	wantTold(t, l, bridge.CodeNotDelivered, "")
+	wantTold(t, l, bridge.CodeNotDelivered, "outcome unknown")
+}
+
+// Whoever shuts down in the middle, a message that had left for the agent may have
+// been acted on, although no event has come back; nobody is told that it was not.
+func TestSilentStreamsInAShutdown(t *testing.T) {
+	for _, agents := range []bool{false, true} {
+		r := startRelay(t, Config{StreamDrain: 50 * time.Millisecond, Edge: edge.Config{CommitAfter: limit}})
+		inside := make(chan struct{}, 2)
+		client := backend(t, upstream.Config{}, flowing(t, func(f *flow, _, _ string) {
+			inside <- struct{}{}
+			f.gone()
+		}))
+		a, _ := startAgent(t, AgentConfig{Name: "a", Relay: r.Addr().String(), Backend: client, StreamDrain: 50 * time.Millisecond})
+		l := dial(t, r, "a").open(streamRequest("1", 1))
+		told := make(chan answerOf, 1)
+		go func() { told <- post(t, r, "a", streamRequest("1", 1)) }()
+		<-inside
+		<-inside
+		down := r.Shutdown
+		if agents {
+			down = a.Shutdown
+		}
+		if err := down(t.Context()); err != nil {
+			t.Error(err)
+		}
+		(<-told).want(t, 502, "outcome unknown")
+		wantTold(t, l, bridge.CodeNotDelivered, "outcome unknown")
+	}
 }
 
 // L28: streams that end, that their callers leave, that their agents break and whose

@@ -256,6 +256,7 @@ func TestStatusOfFaults(t *testing.T) {
 		{ErrBadReply, 502, bridge.CodeEnvelopeMalformed, "outcome unknown", ""},
 		{ErrTooLarge, 413, bridge.CodeNotDelivered, "larger", ""},
 		{ErrDraining, 503, bridge.CodeNotDelivered, "shutting down", "1"},
+		{ErrCut, 502, bridge.CodeNotDelivered, "shutting down; outcome unknown", ""},
 		{ErrBusy, 503, bridge.CodeNotDelivered, "capacity", "1"},
 		{context.DeadlineExceeded, 504, bridge.CodeNotDelivered, "outcome unknown", ""},
 		{errors.New("secret"), 500, 0, "an internal error", ""},

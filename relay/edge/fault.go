@@ -27,6 +27,9 @@ var (
 	ErrBadReply = errors.New("the agent's reply is malformed; outcome unknown")
 	// ErrTooLarge says that the message is more than the agent's side accepts.
 	ErrTooLarge = errors.New("the message is larger than the agent accepts")
+	// ErrCut says that a shutdown ended a request which had left for the agent. The
+	// agent may have acted on it.
+	ErrCut = errors.New("shutting down; outcome unknown")
 	// ErrDraining and ErrBusy say that nothing is taken now.
 	ErrDraining = errors.New("shutting down")
 	ErrBusy     = errors.New("over capacity")
@@ -62,7 +65,7 @@ const retryAfter = time.Second
 //	404  ErrNoAgent
 //	413  ErrTooLarge
 //	501  MethodUnsupported, ProtocolUnsupported
-//	502  NotDelivered, ErrLost, ErrBadReply, and every other transport error
+//	502  NotDelivered, ErrLost, ErrCut, ErrBadReply, and every other transport error
 //	503  ErrDraining, ErrBusy
 //	504  a deadline that passed
 //
@@ -95,7 +98,7 @@ func FaultOf(err error) *Fault {
 		return fault(http.StatusNotFound, bridge.CodeNotDelivered)
 	case errors.Is(err, ErrTooLarge):
 		return fault(http.StatusRequestEntityTooLarge, bridge.CodeNotDelivered)
-	case errors.Is(err, ErrLost):
+	case errors.Is(err, ErrLost), errors.Is(err, ErrCut):
 		return fault(http.StatusBadGateway, bridge.CodeNotDelivered)
 	case errors.Is(err, ErrBadReply):
 		return fault(http.StatusBadGateway, bridge.CodeEnvelopeMalformed)

@@ -57,7 +57,7 @@ func (x *exchange) stream(done func()) error {
 	done()
 	x.message.Method, x.message.ID, x.message.Body = nil, nil, nil
 	if err != nil {
-		return x.streamFault(ctx, err)
+		return x.streamFault(ctx, err, ErrDraining)
 	}
 	defer s.Close()
 	e.stats.streaming.Add(1)
@@ -87,7 +87,7 @@ func (x *exchange) stream(done func()) error {
 			e.stats.events.Add(1)
 			continue
 		}
-		err = x.streamFault(ctx, err)
+		err = x.streamFault(ctx, err, ErrCut)
 		if o.stop() {
 			x.abort(cmp.Or(o.failed, err))
 		}
@@ -124,13 +124,13 @@ func (x *exchange) reply(octets []byte, isError bool) {
 }
 
 // streamFault is what ended a stream that ended with err: the end of ctx comes
-// first.
-func (x *exchange) streamFault(ctx context.Context, err error) error {
+// first. cut is what a shutdown is to it.
+func (x *exchange) streamFault(ctx context.Context, err, cut error) error {
 	switch cause := context.Cause(ctx); cause {
 	case nil:
 		return err
 	case ErrDraining:
-		return ErrDraining
+		return cut
 	}
 	return errGone
 }

@@ -542,7 +542,8 @@ func TestStreamsAreCutWhenToldSo(t *testing.T) {
 	if st := e.Stats(); st.Broken != 1 || st.Left != 0 {
 		t.Errorf("%+v", st)
 	}
-	// One that had no event is told so.
+	// One that had no event is told so, and that the agent may have acted: 503 would
+	// invite it to send the message once more.
 	s = newScript(nil)
 	s.events = make(chan Event)
 	e, server = play(t, Config{CommitAfter: time.Minute}, s)
@@ -552,7 +553,11 @@ func TestStreamsAreCutWhenToldSo(t *testing.T) {
 		<-time.After(time.Millisecond)
 	}
 	e.CutStreams()
-	(<-told).wantProblem(t, 503, bridge.CodeNotDelivered, "shutting down")
+	a := <-told
+	a.wantProblem(t, 502, bridge.CodeNotDelivered, "shutting down; outcome unknown")
+	if a.header.Get("Retry-After") != "" {
+		t.Errorf("%v", a.header)
+	}
 }
 
 // A request's body is not held while its stream goes on.

@@ -1,6 +1,7 @@
 package carriage
 
 import (
+	"bytes"
 	"context"
 	"errors"
 	"sync/atomic"
@@ -20,6 +21,8 @@ type Event struct {
 	ID        EventID
 	Content   bridge.ContentType
 	MediaType []byte
+	// Method is the envelope's, of a reply without a stream.
+	Method []byte
 	// Foreign is the event, octet for octet.
 	Foreign []byte
 }
@@ -97,6 +100,8 @@ type Consumer struct {
 	resumed bool
 	cursor  EventID
 	last    EventID
+	content bridge.ContentType // what the first frame declared
+	media   []byte
 }
 
 // StartStream sends c as a request that may be answered by a stream, and returns
@@ -313,4 +318,16 @@ func (x *Consumer) follow(m *bridge.Message) (repeated bool, err error) {
 	}
 	x.last = sc.EventID
 	return false, nil
+}
+
+// declares holds a frame to the content type of its stream's first one (CC-OPAQUE 7).
+func (x *Consumer) declares(m *bridge.Message) error {
+	if !x.begun {
+		x.content, x.media = m.Content, bytes.Clone(m.MediaType)
+		return nil
+	}
+	if m.Content != x.content || !bytes.Equal(m.MediaType, x.media) {
+		return errDeclared
+	}
+	return nil
 }

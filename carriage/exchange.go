@@ -51,6 +51,9 @@ type Reply struct {
 	Kind      bridge.Kind
 	Content   bridge.ContentType
 	MediaType []byte
+	// Method is the envelope's of an answer in one piece. Most leave it empty, and
+	// peers may put anything there.
+	Method []byte
 	// Foreign is the message, octet for octet.
 	Foreign []byte
 	// Err says that there was no (good) reply: a *bridge.Error; ErrDuplicateID,
@@ -257,7 +260,7 @@ type waitingCall struct {
 func (w *waitingCall) HandleReply(r *Reply) {
 	w.reply = *r
 	w.reply.Foreign = bytes.Clone(r.Foreign)
-	w.reply.MediaType = bytes.Clone(r.MediaType)
+	w.reply.MediaType, w.reply.Method = bytes.Clone(r.MediaType), bytes.Clone(r.Method)
 	close(w.ended)
 }
 
@@ -363,6 +366,12 @@ func (e *exchange) prepare(c *Call, kind bridge.Kind, o *StreamCall) error {
 	scope := len(e.extra) - len(c.MediaType) - len(c.Metadata)
 	media := scope + len(c.MediaType)
 	m.Label.Scope, m.MediaType, m.Metadata = e.extra[:scope:scope], e.extra[scope:media:media], e.extra[media:]
+	if len(m.MediaType) > 0 && p.Class == ClassOpaque && (c.Content == 0 || b.points(c.Content)) {
+		var err error
+		if m.Content, m.MediaType, err = b.cfg.Tags.Declare(m.MediaType); err != nil { // CC-OPAQUE 4.2
+			return err
+		}
+	}
 	m.Method, m.Foreign = e.method, c.Foreign
 	if n, limit := m.Size(), e.c.a.MaxSend(); n > limit {
 		return fmt.Errorf("%w: %d octets, the peer accepts %d", assoc.ErrTooLarge, n, limit)
@@ -697,7 +706,7 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 		c.complete(e, Reply{Err: &bridge.Error{Code: code, Text: string(text)}, Remote: true, Sent: true})
 	default:
 		c.complete(e, Reply{
-			Kind: m.Kind, Content: m.Content, MediaType: m.MediaType, Foreign: m.Foreign, Sent: true,
+			Kind: m.Kind, Content: m.Content, MediaType: m.MediaType, Method: m.Method, Foreign: m.Foreign, Sent: true,
 		})
 	}
 	c.free(e)
@@ -712,7 +721,7 @@ func (e *exchange) check(m *bridge.Message) error {
 	case m.Protocol != e.proto.ID:
 		return errProtocol // CC-JSONRPC 5
 	case stream:
-		return nil // its events are opaque (CC-STREAM 9)
+		return e.sub.declares(m) // its events are opaque (CC-STREAM 9)
 	case m.Kind == bridge.KindResponse && e.sub != nil && e.sub.begun:
 		return errUnary
 	case e.whole && len(e.id) == 0:

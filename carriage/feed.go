@@ -39,6 +39,8 @@ type feed struct {
 	doc      bool
 	head     []byte // what the topic's events begin with
 
+	declared atomic.Pointer[declared] // instead of what the request did; set before the first event
+
 	cur  atomic.Pointer[outlet] // nil while it is detached; changes under mu
 	home atomic.Pointer[assoc.Association]
 
@@ -289,6 +291,7 @@ func (f *feed) check(kind bridge.Kind, foreign []byte) error {
 		Kind: kind, Protocol: f.proto.ID, Content: f.content, MediaType: f.media, Corr: f.corr,
 		HasStream: kind == bridge.KindData || kind == bridge.KindEnd, Foreign: foreign,
 	}
+	f.envelope(&m)
 	if !m.HasStream && f.proto.Class == ClassJSONRPC && !f.doc {
 		if err := checkReply(&m, f.id, f.b.cfg.MaxDepth); err != nil {
 			return fmt.Errorf("%w: %w", ErrMalformed, err)

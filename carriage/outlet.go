@@ -213,6 +213,7 @@ func (o *outlet) emit(it *item) error {
 			m.Flags = bridge.FlagFinal
 		}
 	}
+	o.f.envelope(m)
 	head, t := m.PrefixSize()+len(it.head), it.kind.Type()
 	n := head + it.tail.Len()
 	if n > a.MaxSend() {
@@ -301,6 +302,7 @@ func (o *outlet) cancel(err error) {
 		Corr: o.msg.Corr, Flags: bridge.FlagFinal, HasStream: true,
 		Stream: bridge.StreamControl{Flags: bridge.StreamCancelAck, EventID: o.sent},
 	}
+	o.f.envelope(&m)
 	_ = o.c.send(&m, true) // fails only with the association
 	o.close()
 	o.f.finish(o, err)

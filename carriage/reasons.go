@@ -21,6 +21,7 @@ var (
 	errMixed      = errors.New("carriage: StreamControl on some frames of a stream only")
 	errControl    = errors.New("carriage: stream frame with another control than data")
 	errAck        = errors.New("carriage: acknowledges a cancel that nobody sent")
+	errDeclared   = errors.New("carriage: the frames of a stream declare different content types")
 	errOrder      = errors.New("carriage: event id does not increase")
 	errHandler    = errors.New("carriage: stream handler panicked")
 	errRedial     = errors.New("carriage: what looks for another association panicked")

@@ -63,6 +63,8 @@ type Request struct {
 	kind     bridge.Kind
 	reserved bool
 
+	declared *declared // what an opaque answer declares, nil for what the request did
+
 	// feed is the stream that answers it, and out, which is the loop's, where that
 	// crosses the association. cancelled says that its consumer wanted no more of it
 	// before out was known.
@@ -94,7 +96,7 @@ func (r *Request) recycle() {
 	r.state.Store(stateOpen)
 	r.done.Store(nil)
 	r.retained, r.kept, r.bare, r.live, r.reserved = false, false, false, false, false
-	r.store, r.answer = nil, nil
+	r.store, r.answer, r.declared = nil, nil, nil
 	r.charged = 0
 	r.holders.Store(0)
 	if r.feed.Load() != nil {
@@ -270,6 +272,9 @@ func (r *Request) reply(kind bridge.Kind, foreign []byte) error {
 	m := bridge.Message{
 		Kind: kind, Protocol: r.msg.Protocol, Content: r.msg.Content, MediaType: r.msg.MediaType,
 		Corr: r.msg.Corr, Foreign: foreign,
+	}
+	if d := r.declared; d != nil {
+		m.Content, m.MediaType, m.Method = d.content, d.media, d.method
 	}
 	err := r.check(&m)
 	if err == nil {

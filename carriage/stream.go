@@ -15,7 +15,10 @@ import (
 
 // ForeignError is an error of the foreign protocol that ended a stream.
 type ForeignError struct {
-	Content bridge.ContentType
+	Content   bridge.ContentType
+	MediaType []byte
+	// Method is the envelope's.
+	Method []byte
 	// Foreign is the error object, octet for octet.
 	Foreign []byte
 }
@@ -212,12 +215,16 @@ func (s *Stream) push(e *Event) bool {
 	if !s.b.received.Take(n) {
 		return false
 	}
-	b := buf.Get(n + len(e.MediaType))
-	b.B = append(append(b.B, e.Foreign...), e.MediaType...)
+	b := buf.Get(n + len(e.MediaType) + len(e.Method))
+	b.B = append(append(append(b.B, e.Foreign...), e.MediaType...), e.Method...)
 	own := waitingEvent{*e, b, s.x}
-	own.Foreign = b.B[:n:n]
-	if own.MediaType = nil; len(e.MediaType) > 0 {
-		own.MediaType = b.B[n:]
+	method := n + len(e.MediaType)
+	own.Foreign, own.MediaType, own.Method = b.B[:n:n], nil, nil
+	if len(e.MediaType) > 0 {
+		own.MediaType = b.B[n:method:method]
+	}
+	if len(e.Method) > 0 {
+		own.Method = b.B[method:]
 	}
 	if s.n == len(s.ring) {
 		ring := make([]waitingEvent, max(8, 2*s.n))
@@ -276,10 +283,12 @@ func (r *streamReader) HandleReply(reply *Reply) {
 	case reply.Err != nil:
 		s.err = reply.Err
 	case reply.Kind == bridge.KindError:
-		s.err = &ForeignError{reply.Content, bytes.Clone(reply.Foreign)}
+		s.err = &ForeignError{
+			Content: reply.Content, MediaType: bytes.Clone(reply.MediaType), Method: bytes.Clone(reply.Method), Foreign: bytes.Clone(reply.Foreign),
+		}
 	default:
 		s.err = io.EOF
-		e := Event{Kind: reply.Kind, Content: reply.Content, MediaType: reply.MediaType, Foreign: reply.Foreign}
+		e := Event{Kind: reply.Kind, Content: reply.Content, MediaType: reply.MediaType, Method: reply.Method, Foreign: reply.Foreign}
 		if reply.Kind == bridge.KindEnd {
 			e.ID = s.x.last
 		}

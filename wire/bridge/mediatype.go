@@ -1,5 +1,7 @@
 package bridge
 
+import "github.com/trestle-npamp/trestle/wire"
+
 // validMediaType reports whether b is a media type as RFC 9110, section 8.3.1
 // writes it: type "/" subtype, and parameters behind semicolons. That leaves no
 // room for a NUL (CC-OPAQUE 4.3).
@@ -87,3 +89,61 @@ func valueLen(b []byte) int {
 // isText reports whether c may stand in a quoted string. The media type of an
 // OpaqueContentType is US-ASCII (CC-OPAQUE 4.3).
 func isText(c byte) bool { return c == '\t' || c >= ' ' && c <= '~' }
+
+// Declare says how messages of a media type are declared (CC-OPAQUE 4.2): by the
+// enumerated content type, if the media type is one of those, compared without case;
+// and else by the configured one, with the media type as it is written for the
+// OpaqueContentType TLV. "application/json; charset=utf-8" is not enumerated: it has
+// a parameter.
+//
+// Errors: ErrMediaType for what is no media type, ErrTagOff where it takes numbers
+// that are not configured, ErrValueTooLong for one that no TLV holds.
+func (t *Tags) Declare(mediaType []byte) (ContentType, []byte, error) {
+	if c := enumerated(mediaType); c != 0 {
+		return c, nil, nil
+	}
+	switch {
+	case !validMediaType(mediaType):
+		return 0, nil, ErrMediaType
+	case t.opaqueContent() == 0:
+		return 0, nil, ErrTagOff
+	case len(mediaType) > wire.MaxTLVLen:
+		return 0, nil, ErrValueTooLong
+	}
+	return t.OpaqueContent, mediaType, nil
+}
+
+// Declared is the media type that a message's Content and MediaType declare, "" if
+// they declare none.
+func Declared(c ContentType, mediaType []byte) string {
+	if len(mediaType) > 0 {
+		return string(mediaType)
+	}
+	return c.MediaType()
+}
+
+// enumerated is the content type that stands for a media type, 0 for none.
+func enumerated(mediaType []byte) ContentType {
+	for c := ContentJSON; c <= ContentProto; c++ {
+		if equalFold(mediaType, c.MediaType()) {
+			return c
+		}
+	}
+	return 0
+}
+
+// equalFold compares US-ASCII without case; want is in lower case.
+func equalFold(b []byte, want string) bool {
+	if len(b) != len(want) {
+		return false
+	}
+	for i, c := range b {
+		if c >= 'A' && c <= 'Z' {
+			c += 'a' - 'A'
+		}
+		if c != want[i] {
+			return false
+		}
+	}
+	return true
+}

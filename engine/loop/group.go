@@ -40,8 +40,10 @@ const (
 	// scratchKeep is the largest batch buffer a loop keeps after a turn.
 	scratchKeep = 1 << 20
 	// maxRounds bounds how often a loop serves what it posted to itself before
-	// it looks at its sockets again.
-	maxRounds = 16
+	// it looks at its sockets again, and maxWritten how many octets it has written
+	// by then, but for those of the last round.
+	maxRounds  = 16
+	maxWritten = 1 << 20
 )
 
 // ErrGroupClosed says that the loops have stopped or are about to.
@@ -62,9 +64,12 @@ type Group struct {
 	origin time.Time
 	log    *slog.Logger
 
-	mu    sync.Mutex
-	loops map[gnet.EventLoop]*eventLoop
+	mu       sync.Mutex
+	loops    map[gnet.EventLoop]*eventLoop
+	partings int           // connections that part
+	alone    chan struct{} // closed when there are none any more; nil while nobody waits
 
+	ropes    []int // of the loops' bells
 	notify   *notifier
 	enroll   chan *enrolment
 	enrolled sync.WaitGroup
@@ -108,6 +113,12 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 		g.notify.close()
 		return nil, fmt.Errorf("loop: %w", err)
 	}
+	if err := g.hangBells(cfg.Loops); err != nil {
+		_ = g.client.Stop()
+		g.notify.close()
+		g.dropBells()
+		return nil, err
+	}
 	g.enrolled.Add(1)
 	go g.runEnroller()
 	return g, nil
@@ -116,8 +127,9 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 // Now is the time since the group's origin, as its associations see it.
 func (g *Group) Now() time.Duration { return time.Since(g.origin) }
 
-// Close stops the loops. Associations that are still there end without a word to
-// their peers; close them first. It must not be called from a loop.
+// Close stops the loops, once the connections of associations that have ended are
+// done, for which there is a second. Associations that are still there end without a
+// word to their peers; close them first. It must not be called from a loop.
 func (g *Group) Close() error {
 	var err error
 	g.close.Do(func() {
@@ -125,8 +137,10 @@ func (g *Group) Close() error {
 		// loop that Stop may already have ended.
 		close(g.closing)
 		g.enrolled.Wait()
+		g.waitParted()
 		err = g.client.Stop()
 		g.notify.close()
+		g.dropBells()
 	})
 	return err
 }
@@ -176,7 +190,7 @@ func (g *Group) loopOf(el gnet.EventLoop) *eventLoop {
 	defer g.mu.Unlock()
 	l := g.loops[el]
 	if l == nil {
-		l = &eventLoop{g: g, el: el, wheel: sched.NewWheel(Tick, g.Now())}
+		l = &eventLoop{g: g, el: el, rope: -1, wheel: sched.NewWheel(Tick, g.Now())}
 		l.ticker.l = l
 		g.loops[el] = l
 	}
@@ -191,7 +205,11 @@ type events struct {
 
 // OnOpen runs on the connection's loop.
 func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
-	k := c.Context().(*link)
+	k, ok := c.Context().(*link)
+	if !ok {
+		c.Context().(*bell).hang(e.g.loopOf(c.EventLoop()))
+		return nil, gnet.None
+	}
 	k.l, k.c = e.g.loopOf(c.EventLoop()), c
 	k.started.Store(true)
 	l := k.l
@@ -220,13 +238,25 @@ func (e *events) OnOpen(c gnet.Conn) ([]byte, gnet.Action) {
 // OnTraffic runs on the connection's loop, with what one read brought.
 func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 	k, ok := c.Context().(*link)
-	if !ok || k.closed {
+	if !ok {
+		if b, ok := c.Context().(*bell); ok {
+			b.heard(c)
+		}
+		return gnet.None
+	}
+	if k.closed {
 		return gnet.None
 	}
 	l := k.l
 	// Everything is taken every time: what stays would be copied by gnet into a
 	// buffer without a bound.
 	in, _ := c.Next(-1)
+	if k.parting != nil {
+		if k.parting.drop(len(in)) {
+			return gnet.Close
+		}
+		return gnet.None
+	}
 	l.enter()
 	l.turn(k, in)
 	l.leave()
@@ -242,6 +272,9 @@ func (e *events) OnClose(c gnet.Conn, err error) gnet.Action {
 	k.closed = true
 	k.c = nil // gnet reuses descriptors: a late write would reach a stranger
 	e.g.notify.remove(k)
+	if k.parting != nil {
+		k.parting.over()
+	}
 	if errors.Is(err, io.EOF) && k.records == nil {
 		err = nil // a plain end; inside TLS it lacks the close_notify before it
 	}
@@ -291,14 +324,16 @@ type eventLoop struct {
 	g      *Group
 	el     gnet.EventLoop
 	ticker ticker
+	rope   int // of its bell; negative before it hangs
 
 	// dirty holds the links that want a turn. While running is set, whoever adds
 	// to it needs not wake the loop: it looks again before it rests.
 	dirty   sched.Inbox
 	running atomic.Bool
 
-	wheel *sched.Wheel
-	now   time.Duration // read once an event, not once a turn
+	wheel   *sched.Wheel
+	now     time.Duration // read once an event, not once a turn
+	written int           // octets since the sockets were looked at, or a little before
 	// Buffers of a turn: frames sealed, records opened, records sealed.
 	scratch, plain, sealed []byte
 }
@@ -310,16 +345,22 @@ func (l *eventLoop) enter() {
 
 // leave serves the links that became dirty meanwhile, then lets the loop rest.
 func (l *eventLoop) leave() {
-	for range maxRounds {
+	for round := 1; ; round++ {
 		sched.Run(l.dirty.TakeAll())
+		enough := round == maxRounds || l.written >= maxWritten
+		if enough {
+			l.written = 0
+		}
 		l.running.Store(false)
-		if l.dirty.Empty() {
+		switch {
+		case l.dirty.Empty():
+			return
+		case enough:
+			l.ring() // the sockets come first now
 			return
 		}
 		l.enter()
 	}
-	l.running.Store(false)
-	l.wake() // the sockets come first now
 }
 
 func (l *eventLoop) wake() { _ = l.el.Execute(context.Background(), l) }
@@ -335,6 +376,10 @@ func (l *eventLoop) Run(context.Context) error {
 // it yields, in one write.
 func (l *eventLoop) turn(k *link, in []byte) {
 	if k.closed {
+		return
+	}
+	if k.parting != nil {
+		k.parting.proceed()
 		return
 	}
 	l.begin(k)
@@ -391,6 +436,7 @@ func (l *eventLoop) end(k *link, read error) {
 		l.scratch = keep(l.scratch, out)
 	}
 	if len(out) > 0 {
+		l.written += len(out)
 		if _, err := k.c.Write(out); err != nil {
 			// OnClose has run inside Write.
 			l.g.log.Debug("write failed", "association", k.a.ID(), "error", err)
@@ -400,6 +446,10 @@ func (l *eventLoop) end(k *link, read error) {
 		return
 	}
 	if ended {
+		if len(out) > 0 && !acked(k.a) {
+			k.part()
+			return
+		}
 		_ = l.el.Close(k.c) // runs OnClose; gnet tries once more to send what it holds
 		return
 	}
@@ -440,6 +490,8 @@ type link struct {
 	c      gnet.Conn
 	closed bool
 	mute   bool // a failed notification has been logged
+	// parting is set from the association's last words to the end of the connection.
+	parting *parting
 
 	started atomic.Bool
 	watch   watch // the notifier's

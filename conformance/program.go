@@ -277,8 +277,12 @@ func (b *ProgramBackend) startRelay() error {
 	}); err != nil {
 		return err
 	}
-	if records, err := d.Query(b.ctx, a, disco.Filter{}); err != nil || len(records) != 1 {
-		return errors.Join(err, fmt.Errorf("the relay holds %d records of the agent", len(records)))
+	records, err := d.Query(b.ctx, a, disco.Filter{Kinds: disco.ListOf(disco.KindAgent)})
+	if err == nil && len(records) != 1 {
+		err = fmt.Errorf("the relay holds %d agents", len(records))
+	}
+	if err != nil {
+		return err
 	}
 	caller, err := b.engine("caller", nil)
 	if err != nil {

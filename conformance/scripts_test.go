@@ -2,6 +2,7 @@ package conformance
 
 import (
 	"bytes"
+	"errors"
 	"flag"
 	"os"
 	"path/filepath"
@@ -78,5 +79,37 @@ func TestScriptsAreLaidOut(t *testing.T) {
 			continue
 		}
 		t.Errorf("%s is not laid out: go test ./conformance -run TestScriptsAreLaidOut -layout", path)
+	}
+}
+
+// A run sees every octet that the side under test sends: with one of the golden octets
+// changed, each script fails at that frame.
+func TestRunsSeeEveryOctet(t *testing.T) {
+	for _, s := range load(t) {
+		if s.Not[Machines] != "" {
+			continue
+		}
+		for _, st := range s.Steps {
+			if st.Frame == nil || st.Verb != "receives" {
+				continue
+			}
+			golden := st.Frame.Golden
+			for i := range golden.b {
+				if slices.ContainsFunc(golden.holes, func(h gap) bool { return i >= h.at && i < h.at+holeLen }) {
+					continue
+				}
+				if i%7 != len(golden.b)%7 && i != len(golden.b)-1 { // a part of them, the last one always
+					continue
+				}
+				st.Frame.Golden.b = slices.Clone(golden.b)
+				st.Frame.Golden.b[i] ^= 0x20
+				err := s.Run(newMachines(t, s))
+				st.Frame.Golden = golden
+				var e *Error
+				if !errors.As(err, &e) || e.Line != st.Line {
+					t.Fatalf("%s:%d: octet %d was changed, and the run says %v", s.Name, st.Line, i, err)
+				}
+			}
+		}
 	}
 }

@@ -21,10 +21,10 @@
 //   - A REQUEST that can't be served is answered with a transport error on its
 //     correlation id; one whose id is live from the same peer is dropped, since
 //     an answer would end the first one.
-//   - A reply that breaks a rule ends its exchange with EnvelopeMalformed for
-//     whoever waits, and is answered with that error unless the peer has an
-//     exchange of its own under the same correlation id. Here all exchanges are
-//     unary, so a STREAM_DATA or STREAM_END breaks a rule.
+//   - A reply that breaks a rule ends its exchange with EnvelopeMalformed (or
+//     BindingMalformed) for whoever waits, and is answered with that error unless
+//     the peer has an exchange of its own under the same correlation id. On an
+//     exchange that is unary a STREAM_DATA or STREAM_END breaks a rule.
 //   - A reply to nothing, one that comes after its exchange was abandoned, and a
 //     NOTIFY that can't be delivered are dropped.
 //
@@ -110,6 +110,11 @@ type Protocol struct {
 // Config is what a Bridge is made from. Zero limits take their defaults.
 type Config struct {
 	Protocols []Protocol
+	// Channel is the channel that is served; 0 is wire.ChannelBridge. On
+	// wire.ChannelDiscovery, where discovery.Config.Documents attaches it, documents
+	// are all that is carried: a request for anything else is refused with
+	// MethodUnsupported (D25).
+	Channel wire.Channel
 	// Authorize decides, on the loop and before any handler, whether a request or
 	// a notification is served. An error refuses it: a request with SafetyPolicy
 	// and the error's text, a notification silently. It must not keep m. nil
@@ -144,6 +149,11 @@ type Config struct {
 	// MaxDepth bounds the nesting of JSON messages; see jsonrpc.DefaultMaxDepth.
 	MaxDepth int
 
+	// SetRefused, if set, is told on the loop that a peer reported a fault in a
+	// document set that we sent or send: one of the codes of CC-DOC 8. corr and text
+	// are borrowed; text is meant as UTF-8 and not checked.
+	SetRefused func(a *assoc.Association, corr []byte, code bridge.Code, text []byte)
+
 	// Tags are the numbers for features that have none assigned, nil for none.
 	Tags   *bridge.Tags
 	Logger *slog.Logger
@@ -169,6 +179,9 @@ func (c *Config) Validate() error {
 		}
 		seen[p.ID] = true
 	}
+	if c.Channel != 0 && c.Channel != wire.ChannelBridge && c.Channel != wire.ChannelDiscovery {
+		return fmt.Errorf("%w: %v does not carry bridge messages", ErrConfig, c.Channel)
+	}
 	if err := c.Tags.Validate(); err != nil {
 		return fmt.Errorf("%w: %w", ErrConfig, err)
 	}
@@ -176,6 +189,9 @@ func (c *Config) Validate() error {
 }
 
 func (c *Config) fill() {
+	if c.Channel == 0 {
+		c.Channel = wire.ChannelBridge
+	}
 	positive(&c.MaxInFlight, DefaultMaxInFlight)
 	positive(&c.MaxHeld, DefaultMaxHeld)
 	positive(&c.MaxRetained, DefaultMaxRetained)
@@ -245,8 +261,17 @@ func New(cfg Config) *Bridge {
 	return b
 }
 
-// Channel is the Bridge channel.
-func (b *Bridge) Channel() wire.Channel { return wire.ChannelBridge }
+// Channel is the channel that is served, the Bridge channel unless Config says
+// otherwise.
+func (b *Bridge) Channel() wire.Channel { return b.cfg.Channel }
+
+// Tags returns a copy of the configured numbers (D7).
+func (b *Bridge) Tags() bridge.Tags {
+	if b.cfg.Tags == nil {
+		return bridge.Tags{}
+	}
+	return *b.cfg.Tags
+}
 
 // Protocols returns the protocol ids as HELLO lists them; the engine asks for
 // them unless it is configured with others. A peer sends no requests under an id

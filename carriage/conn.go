@@ -104,6 +104,10 @@ func (c *conn) HandleHello(h *control.Hello) {
 		o.limit()
 		o.pump()
 	})
+	c.eachSet(func(o *setOutlet) {
+		o.limit()
+		o.pump()
+	})
 }
 
 // common says that both sides speak the protocol, as far as is known.
@@ -129,9 +133,10 @@ func (t *lastCall) HandleExpire(time.Duration) {
 	c := t.c
 	c.drained = true
 	c.eachOutlet(func(o *outlet) { o.cut(ErrDraining, textDrained) })
+	c.eachSet(func(o *setOutlet) { o.cut(ErrDraining, textDrained) })
 	for e := c.open; e != nil; {
 		next := e.next
-		if e.sub != nil && e.state != exchangeAbandoned {
+		if e.sub != nil && e.sub.parts == nil && e.state != exchangeAbandoned {
 			c.abandon(e, ErrDraining)
 		}
 		e = next
@@ -148,9 +153,32 @@ func (c *conn) eachOutlet(f func(o *outlet)) {
 	})
 }
 
+// streamLimit is what may be sent on a stream at first. Only streams of the Bridge
+// channel have credit of their own (D6).
+func (c *conn) streamLimit() (octets uint64, limited bool) {
+	if c.b.cfg.Channel != wire.ChannelBridge {
+		return 0, false
+	}
+	return c.a.StreamLimit()
+}
+
+// streamWindow is the same for what we receive.
+func (c *conn) streamWindow() (octets uint64, limited bool) {
+	if c.b.cfg.Channel != wire.ChannelBridge {
+		return 0, false
+	}
+	return c.a.StreamWindow()
+}
+
 // HandleStreamCredit takes a peer's FLOW_UPDATE for a stream (D6).
 func (c *conn) HandleStreamCredit(octets uint64, corr []byte) {
 	r, ok := c.live.Get(corr)
+	if ok && r.set != nil {
+		if r.set.credit.Update(octets) {
+			r.set.pump()
+		}
+		return
+	}
 	if !ok || r.out == nil {
 		c.b.stats.creditUnknown.Add(1) // it crossed the stream's end
 		return
@@ -178,6 +206,10 @@ func (c *conn) HandleClose(err error) {
 	c.live.Range(func(_ []byte, r *Request) bool {
 		if r.out != nil {
 			r.out.lost(err)
+			return true
+		}
+		if r.set != nil {
+			r.set.finish(err)
 			return true
 		}
 		r.claim()
@@ -209,6 +241,8 @@ func (c *conn) handleRequest(r *Request, parsed error) {
 		count, code, text = &s.requestsMalformed, bridge.CodeOf(parsed), reason(parsed)
 	case c.b.protocols[m.Protocol] == nil || !c.common(m.Protocol):
 		count, code, text = &s.requestsUnsupported, bridge.CodeProtocolUnsupported, "protocol not carried"
+	case len(m.Binding) > 0: // CC-DOC 7.1
+		count, code, text = &s.requestsMalformed, bridge.CodeBindingMalformed, "a request carries no document part"
 	case c.draining:
 		count, code, text = &s.requestsOverLimit, bridge.CodeNotDelivered, "shutting down"
 	case c.live.Full():
@@ -249,7 +283,7 @@ func (c *conn) serve(r *Request) {
 		c.turnDown(r, bridge.CodeEnvelopeMalformed, reason(err))
 		return
 	}
-	if p.Supports != nil && !p.Supports(m.Method) {
+	if p.Supports != nil && !p.Supports(m.Method) || !r.doc && c.b.cfg.Channel != wire.ChannelBridge {
 		c.b.stats.requestsUnsupported.Add(1)
 		c.turnDown(r, bridge.CodeMethodUnsupported, "method not carried")
 		return
@@ -316,7 +350,14 @@ func (c *conn) served(r *Request) {
 // examine checks a message above its envelope, by its carriage class.
 func (m *Inbound) examine(want jsonrpc.Kind, otherwise error) error {
 	p, x := m.proto, &m.msg
-	m.doc = want == jsonrpc.KindRequest && len(x.Foreign) == 0 && p.Document != nil && p.Document(x.Method)
+	switch {
+	case want == jsonrpc.KindRequest:
+		m.doc = len(x.Foreign) == 0 && p.Document != nil && p.Document(x.Method)
+	case len(x.Binding) > 0: // CC-DOC 7.2: the document is the message
+		m.doc = true
+	case m.c.b.cfg.Channel != wire.ChannelBridge:
+		return errNotDocument
+	}
 	if p.Class != ClassJSONRPC || m.doc {
 		return nil
 	}
@@ -442,9 +483,9 @@ func (c *conn) sendPlain(k bridge.Kind, plain []byte, reserved bool) error {
 
 func (c *conn) begin(k bridge.Kind, n int, reserved bool) ([]byte, error) {
 	if reserved {
-		return c.a.BeginReserved(wire.ChannelBridge, k.Type(), n)
+		return c.a.BeginReserved(c.b.cfg.Channel, k.Type(), n)
 	}
-	return c.a.Begin(wire.ChannelBridge, k.Type(), n)
+	return c.a.Begin(c.b.cfg.Channel, k.Type(), n)
 }
 
 // answer sends the reply to a request that is not retained, or makes it wait.

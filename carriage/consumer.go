@@ -8,7 +8,6 @@ import (
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/sched"
-	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -90,6 +89,8 @@ type Consumer struct {
 	resumable atomic.Bool
 	corr      atomic.Pointer[string]
 	cancelled atomic.Pointer[error]
+
+	parts PartHandler // of a document set; nil for any other stream
 
 	// Loop only.
 	e       *exchange // nil once HandleReply was called
@@ -188,7 +189,7 @@ func (x *Consumer) RunTask() {
 // grant extends the producer's credit when that is due (D6).
 func (x *Consumer) grant() {
 	if abs, due := x.credit.Grant(); due {
-		_ = x.a.GrantStream(wire.ChannelBridge, abs, x.e.corr) // fails only with the association
+		_ = x.a.GrantStream(x.b.cfg.Channel, abs, x.e.corr) // fails only with the association
 	}
 }
 
@@ -229,11 +230,7 @@ func (c *conn) handleStream(e *exchange, m *bridge.Message) {
 		return
 	}
 	if !x.limited {
-		if n, on := c.a.StreamWindow(); on {
-			x.limited = true
-			x.credit.LimitReceive(n, 0)
-			x.credit.OverdrawReceive(n / overdraw)
-		}
+		x.limit(c)
 	}
 	if x.credit.Receive(len(m.Foreign)) != nil {
 		s.streamsOverrun.Add(1)
@@ -259,6 +256,15 @@ func (c *conn) handleStream(e *exchange, m *bridge.Message) {
 	if repeated || !x.manual {
 		x.credit.Consume(len(m.Foreign))
 		x.grant()
+	}
+}
+
+// limit puts the credit in force that the peer knows of, if it does.
+func (x *Consumer) limit(c *conn) {
+	if n, on := c.streamWindow(); on {
+		x.limited = true
+		x.credit.LimitReceive(n, 0)
+		x.credit.OverdrawReceive(n / overdraw)
 	}
 }
 

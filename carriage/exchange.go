@@ -40,8 +40,10 @@ type Call struct {
 	Hop bool
 	// Timeout ends the exchange when no reply has come by then; 0 is no limit.
 	Timeout time.Duration
-	// MediaType and Metadata need configured Tags.
-	MediaType, Metadata []byte
+	// MediaType and Metadata need configured Tags, and so does Binding, which a
+	// notification has that carries a document (CC-DOC 7.2): the value of its
+	// DocumentBinding. A request must not have one.
+	MediaType, Metadata, Binding []byte
 }
 
 // Reply is how an exchange ended.
@@ -162,9 +164,17 @@ func (e *exchange) recycle() {
 	exchanges.Put(e)
 }
 
+// documents is a Discovery channel, which has its Bridge messages from another
+// handler (D25).
+type documents interface{ Documents() assoc.ChannelConn }
+
 // on returns the Bridge channel of a, if it is ours.
 func (b *Bridge) on(a *assoc.Association) (*conn, error) {
-	c, ok := a.ChannelConn(wire.ChannelBridge).(*conn)
+	cc := a.ChannelConn(b.cfg.Channel)
+	if d, ok := cc.(documents); ok {
+		cc = d.Documents()
+	}
+	c, ok := cc.(*conn)
 	if !ok || c.b != b {
 		return nil, ErrNotAttached
 	}
@@ -299,7 +309,7 @@ func (b *Bridge) TryNotify(a *assoc.Association, c *Call) error {
 		return err
 	}
 	frame.B = out
-	return a.SendBuf(wire.ChannelBridge, bridge.TypeNotify, frame)
+	return a.SendBuf(b.cfg.Channel, bridge.TypeNotify, frame)
 }
 
 // prepare checks c and copies all of it but the foreign message.
@@ -320,7 +330,20 @@ func (e *exchange) prepare(c *Call, kind bridge.Kind, o *StreamCall) error {
 	}
 	e.method = append(e.method, c.Method...)
 	natural := c.Natural
-	e.doc = kind == bridge.KindRequest && len(c.Foreign) == 0 && p.Document != nil && p.Document(e.method)
+	switch {
+	case kind == bridge.KindNotify:
+		e.doc = len(c.Binding) > 0
+	case len(c.Binding) > 0:
+		return fmt.Errorf("%w: %w", ErrMalformed, errSetRequest)
+	default:
+		e.doc = len(c.Foreign) == 0 && p.Document != nil && p.Document(e.method)
+	}
+	if !e.doc && (b.cfg.Channel != wire.ChannelBridge || e.sub != nil && e.sub.parts != nil && p.Class == ClassJSONRPC) {
+		return fmt.Errorf("%w: %w", ErrMalformed, errSetRequest)
+	}
+	if e.sub != nil && e.sub.parts != nil {
+		e.hop = true // an id of its own, never to be used again
+	}
 	resume := o != nil && o.Resume != nil
 	if p.Class == ClassJSONRPC && !e.doc && !(resume && len(c.Foreign) == 0) {
 		var err error
@@ -363,9 +386,12 @@ func (e *exchange) prepare(c *Call, kind bridge.Kind, o *StreamCall) error {
 	}
 	e.extra = append(e.extra, c.MediaType...)
 	e.extra = append(e.extra, c.Metadata...)
-	scope := len(e.extra) - len(c.MediaType) - len(c.Metadata)
+	e.extra = append(e.extra, c.Binding...)
+	scope := len(e.extra) - len(c.MediaType) - len(c.Metadata) - len(c.Binding)
 	media := scope + len(c.MediaType)
-	m.Label.Scope, m.MediaType, m.Metadata = e.extra[:scope:scope], e.extra[scope:media:media], e.extra[media:]
+	meta := media + len(c.Metadata)
+	m.Label.Scope, m.MediaType = e.extra[:scope:scope], e.extra[scope:media:media]
+	m.Metadata, m.Binding = e.extra[media:meta:meta], e.extra[meta:]
 	if len(m.MediaType) > 0 && p.Class == ClassOpaque && (c.Content == 0 || b.points(c.Content)) {
 		var err error
 		if m.Content, m.MediaType, err = b.cfg.Tags.Declare(m.MediaType); err != nil { // CC-OPAQUE 4.2
@@ -575,6 +601,10 @@ func (c *conn) abandon(e *exchange, err error) {
 		c.fail(e, err)
 		return
 	}
+	if e.sub != nil && e.sub.parts != nil {
+		c.abandonSet(e, err)
+		return
+	}
 	e.state = exchangeAbandoned
 	c.a.StopTimer(&e.timer)
 	if e.sub != nil {
@@ -668,6 +698,9 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 			r.out.cancel(ErrCancelled) // the peer refuses the stream that it asked for
 			return
 		}
+		if parsed == nil && m.Transport && c.handleRefusal(m) {
+			return
+		}
 		s.repliesUnknown.Add(1)
 		return
 	}
@@ -683,6 +716,10 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	if err == nil {
 		err = e.check(m)
 	}
+	if e.sub != nil && e.sub.parts != nil {
+		c.handlePart(e, m, err)
+		return
+	}
 	if err == nil && (m.Kind == bridge.KindData || m.Kind == bridge.KindEnd) {
 		c.handleStream(e, m)
 		return
@@ -690,11 +727,10 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	switch {
 	case err != nil:
 		s.repliesMalformed.Add(1)
-		text := reason(err)
+		malformed := breach(err)
 		if _, live := c.live.Get(m.Corr); !live {
-			c.refuse(e.proto.ID, e.corr, bridge.CodeEnvelopeMalformed, text)
+			c.refuse(e.proto.ID, e.corr, malformed.Code, malformed.Text)
 		}
-		malformed := &bridge.Error{Code: bridge.CodeEnvelopeMalformed, Text: text}
 		if !terminal {
 			// More of the stream that nobody asked for may follow.
 			c.abandon(e, malformed)
@@ -715,14 +751,20 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 // check holds a reply to the request it answers.
 func (e *exchange) check(m *bridge.Message) error {
 	stream := m.Kind == bridge.KindData || m.Kind == bridge.KindEnd
+	set := e.sub != nil && e.sub.parts != nil
 	switch {
+	case len(m.Binding) > 0 && !set:
+		return errParts
 	case stream && e.sub == nil:
 		return errStream
 	case m.Protocol != e.proto.ID:
 		return errProtocol // CC-JSONRPC 5
 	case stream:
+		if set {
+			return nil // what a part is its binding says
+		}
 		return e.sub.declares(m) // its events are opaque (CC-STREAM 9)
-	case m.Kind == bridge.KindResponse && e.sub != nil && e.sub.begun:
+	case m.Kind == bridge.KindResponse && e.sub != nil && e.sub.begun && !set:
 		return errUnary
 	case e.whole && len(e.id) == 0:
 		return nil // it was resumed without its message, so with no id to hold to

@@ -30,6 +30,10 @@ func (m *Inbound) Content() bridge.ContentType { return m.msg.Content }
 // MediaType is the foreign message's media type where Content points at one (D7).
 func (m *Inbound) MediaType() []byte { return m.msg.MediaType }
 
+// Binding is the value of a DocumentBinding TLV, which only a notification can
+// have: the foreign message is then a document (CC-DOC 7.2).
+func (m *Inbound) Binding() []byte { return m.msg.Binding }
+
 // Metadata is the value of an EdgeMetadata TLV, if there is one (D21).
 func (m *Inbound) Metadata() []byte { return m.msg.Metadata }
 
@@ -50,8 +54,13 @@ func (m *Inbound) Effect() bridge.Effect { return m.effect }
 // Notification says that the message wants no answer.
 func (m *Inbound) Notification() bool { return m.msg.Kind == bridge.KindNotify }
 
-// Document says that the message asks for a document by its method alone (D24).
+// Document says that the message asks for a document by its method alone (D24), or
+// is one: a notification with a Binding (CC-DOC 7.2).
 func (m *Inbound) Document() bool { return m.doc }
+
+// Sets says that document sets can be carried: a number is configured for their
+// bindings (D7).
+func (m *Inbound) Sets() bool { return m.c.b.Tags().DocumentBinding != 0 }
 
 // Resumes says that the request asks for a stream to go on, behind the event with
 // that id. Only Authorize sees such a request; its method, label and effect are
@@ -85,7 +94,7 @@ func (m *Inbound) assess() {
 // octets is how many own copies.
 func (m *Inbound) octets(foreign bool) int {
 	x := &m.msg
-	n := len(x.Corr) + len(x.Method) + len(x.Label.Scope) + len(x.MediaType) + len(x.Metadata) + len(m.id)
+	n := len(x.Corr) + len(x.Method) + len(x.Label.Scope) + len(x.MediaType) + len(x.Metadata) + len(x.Binding) + len(m.id)
 	if foreign {
 		n += len(x.Foreign)
 	}
@@ -97,7 +106,6 @@ func (m *Inbound) octets(foreign bool) int {
 func (m *Inbound) own(foreign bool) *buf.Buf {
 	x := &m.msg
 	b := buf.Get(m.octets(foreign))
-	x.Binding = nil
 	take := func(v *[]byte) {
 		if *v == nil {
 			return
@@ -111,6 +119,7 @@ func (m *Inbound) own(foreign bool) *buf.Buf {
 	take(&x.Label.Scope)
 	take(&x.MediaType)
 	take(&x.Metadata)
+	take(&x.Binding)
 	take(&m.id)
 	if foreign {
 		take(&x.Foreign)

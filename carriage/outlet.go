@@ -5,7 +5,6 @@ import (
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/sched"
-	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -65,7 +64,7 @@ func (o *outlet) attach(sent EventID) {
 
 // limit takes what the peer allows a stream at first.
 func (o *outlet) limit() {
-	if n, on := o.c.a.StreamLimit(); on {
+	if n, on := o.c.streamLimit(); on {
 		o.credit.LimitSend(n)
 		o.credit.OverdrawSend(n / overdraw)
 	} else {
@@ -219,8 +218,8 @@ func (o *outlet) emit(it *item) error {
 	if n > a.MaxSend() {
 		return assoc.ErrTooLarge
 	}
-	if o.flow.Len() == 0 && a.Direct(wire.ChannelBridge, n) {
-		b, err := a.Begin(wire.ChannelBridge, t, n)
+	if o.flow.Len() == 0 && a.Direct(o.c.b.cfg.Channel, n) {
+		b, err := a.Begin(o.c.b.cfg.Channel, t, n)
 		if err != nil {
 			return err
 		}
@@ -237,7 +236,7 @@ func (o *outlet) emit(it *item) error {
 		return err
 	}
 	b.B = append(prefix, it.head...)
-	return a.EnqueueShared(wire.ChannelBridge, t, &o.flow, b, it.tail.Retain())
+	return a.EnqueueShared(o.c.b.cfg.Channel, t, &o.flow, b, it.tail.Retain())
 }
 
 // starve waits for outbound room.
@@ -262,7 +261,7 @@ func (o *outlet) watch() {
 	if o.timer.Active() {
 		return
 	}
-	if _, limited := o.c.a.StreamLimit(); !limited {
+	if _, limited := o.c.streamLimit(); !limited {
 		o.left = o.gone()
 		o.c.a.StartTimer(&o.timer, o.c.b.cfg.StallTimeout)
 	}

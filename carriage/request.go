@@ -69,6 +69,7 @@ type Request struct {
 	// crosses the association. cancelled says that its consumer wanted no more of it
 	// before out was known.
 	feed      atomic.Pointer[feed]
+	set       *setOutlet // or the document set that does
 	out       *outlet
 	cancelled bool
 }
@@ -99,6 +100,7 @@ func (r *Request) recycle() {
 	r.store, r.answer, r.declared = nil, nil, nil
 	r.charged = 0
 	r.holders.Store(0)
+	r.set = nil
 	if r.feed.Load() != nil {
 		r.feed.Store(nil)
 		r.out, r.cancelled = nil, false

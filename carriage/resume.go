@@ -20,6 +20,8 @@ func (c *conn) handleCancel(m *bridge.Message) bool {
 		return false
 	case r.out != nil:
 		r.out.cancel(ErrCancelled)
+	case r.set != nil:
+		r.set.cancel()
 	case r.claim():
 		// No event has been sent, and now none will be.
 		c.b.stats.streamsCancelled.Add(1)

@@ -45,6 +45,10 @@ type Stats struct {
 	StreamsUnread    uint64 // cut because their reader was too slow
 	StreamsRedialled uint64 // whose iterators asked for the rest on another association
 
+	// Document sets (CC-DOC).
+	SetsRefused uint64 // ours, by their consumers, with one of the codes of CC-DOC 8
+	SetsFailed  uint64 // of peers: refused by us, given up or not complete in time
+
 	NotificationsDropped uint64 // malformed, unsupported, forbidden, no room, or the handler panicked
 	UnknownTypes         uint64 // frames of types that the channel does not have
 	CompletionPanics     uint64
@@ -60,6 +64,7 @@ type counters struct {
 	streamsCancelled, streamsCut, streamsResumed, notResumable, creditUnknown,
 	retainedDropped, retainedEvicted, retainedExpired, retainedReplaced,
 	eventsRepeated, streamsOverrun, streamsUnread, streamsRedialled,
+	setsRefused, setsFailed,
 	notificationsDropped, unknownTypes, completionPanics, floods atomic.Uint64
 }
 
@@ -94,6 +99,8 @@ func (b *Bridge) Stats() Stats {
 		StreamsOverrun:       c.streamsOverrun.Load(),
 		StreamsUnread:        c.streamsUnread.Load(),
 		StreamsRedialled:     c.streamsRedialled.Load(),
+		SetsRefused:          c.setsRefused.Load(),
+		SetsFailed:           c.setsFailed.Load(),
 		NotificationsDropped: c.notificationsDropped.Load(),
 		UnknownTypes:         c.unknownTypes.Load(),
 		CompletionPanics:     c.completionPanics.Load(),

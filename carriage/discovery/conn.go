@@ -188,6 +188,10 @@ func (c *conn) HandleRoom() {
 	}
 }
 
+// Documents is the channel's handler of Bridge messages, nil for none: what
+// Config.Documents made.
+func (c *conn) Documents() assoc.ChannelConn { return c.documents }
+
 // HandleDrain implements assoc.ChannelConn. A query is answered during a drain
 // too, since it is over at once; a subscription would not be.
 func (c *conn) HandleDrain() {

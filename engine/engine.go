@@ -119,7 +119,7 @@ func (t Transport) String() string {
 // named behind them (D28). Sizes are in octets.
 type Limits struct {
 	Associations      int             // 65,536 at once, handshakes not counted
-	PendingHandshakes int             // 8,192; the least advanced makes room
+	PendingHandshakes int             // 8,192; the oldest of the most crowded stage makes room
 	HandshakeTimeout  time.Duration   // 5 s
 	MaxFrame          int             // 4 MiB received, header included; 1 to 16 MiB
 	Credit            int             // 16 MiB, connection-level

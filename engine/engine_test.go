@@ -219,7 +219,7 @@ func testHandshakeDeadline(t *testing.T, tr engine.Transport) {
 	}
 }
 
-// When all places for handshakes are taken, the least advanced makes room.
+// When all places for handshakes are taken, one that stalls makes room.
 func TestHandshakeEviction(t *testing.T) { overBoth(t, testHandshakeEviction) }
 
 func testHandshakeEviction(t *testing.T, tr engine.Transport) {

@@ -8,7 +8,7 @@ type Stats struct {
 	Held              int64 // octets in queues and partial frames, now
 
 	HandshakesStarted, HandshakesCompleted, HandshakesFailed uint64
-	HandshakesEvicted                                        uint64 // the least advanced, for others
+	HandshakesEvicted                                        uint64 // of the most crowded stage, for others
 	AssociationsRefused                                      uint64 // by Limits.Associations
 
 	FramesIn, FramesOut           uint64 // sealed frames

@@ -16,16 +16,18 @@ type Stream struct {
 	rest []byte // read and not yet taken
 }
 
-// streamBuffer is the size in octets of what a Stream reads at once, and of what
-// it writes at once.
+// What a Stream reads at once, and what it writes at once, in octets. The read
+// buffer is held while the peer says nothing, so it is a small one; a record that
+// is larger comes in pieces.
 const (
+	streamRead   = 4 << 10
 	streamBuffer = 16 << 10
 	streamChunk  = streamBuffer - Overhead - 3*keyUpdateLen
 )
 
 // NewStream returns a Stream of c over rw. Release it.
 func NewStream(c *Conn, rw io.ReadWriter) *Stream {
-	return &Stream{c: c, rw: rw, in: buf.Get(streamBuffer)}
+	return &Stream{c: c, rw: rw, in: buf.Get(streamRead)}
 }
 
 // Read reads application data. The errors are Poll's and the transport's; io.EOF

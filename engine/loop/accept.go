@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"syscall"
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/handshake"
@@ -29,11 +30,12 @@ type Server struct {
 	Security   Security
 	Logger     *slog.Logger
 
-	ln     net.Listener
-	ctx    context.Context
-	cancel context.CancelFunc
-	work   sync.WaitGroup
-	once   sync.Once
+	ln      net.Listener
+	ctx     context.Context
+	cancel  context.CancelFunc
+	accepts sync.WaitGroup
+	work    sync.WaitGroup
+	once    sync.Once
 }
 
 // Backoff of accept errors such as EMFILE.
@@ -47,7 +49,7 @@ const (
 func (s *Server) Serve(ln net.Listener) {
 	s.ln = ln
 	s.ctx, s.cancel = context.WithCancel(context.Background())
-	s.work.Add(1)
+	s.accepts.Add(1)
 	go s.accept()
 }
 
@@ -61,15 +63,18 @@ func (s *Server) Close() error {
 	s.once.Do(func() {
 		s.cancel()
 		err = s.ln.Close()
+		s.accepts.Wait()
+		s.Handshakes.cutAll(s)
 		s.work.Wait()
 	})
 	return err
 }
 
 // accept is the one accepting goroutine. An error that will pass (no descriptors
-// left, a connection reset while it queued) makes it wait, not end.
+// left, a connection reset while it queued) makes it wait, not end; and when there
+// are no descriptors left, handshakes under way give theirs.
 func (s *Server) accept() {
-	defer s.work.Done()
+	defer s.accepts.Done()
 	wait := time.Duration(0)
 	for {
 		nc, err := s.ln.Accept()
@@ -84,6 +89,9 @@ func (s *Server) accept() {
 			} else {
 				wait = min(2*wait, acceptBackoffMax)
 			}
+			if (errors.Is(err, syscall.EMFILE) || errors.Is(err, syscall.ENFILE)) && s.Handshakes.shed() {
+				wait = acceptBackoffMin
+			}
 			select {
 			case <-time.After(wait):
 			case <-s.ctx.Done():
@@ -92,19 +100,17 @@ func (s *Server) accept() {
 			continue
 		}
 		wait = 0
-		p := s.Handshakes.admit(nc)
+		p := s.Handshakes.admit(nc, s)
 		s.work.Add(1)
-		go s.shake(nc, p)
+		go s.shake(p)
 	}
 }
 
-func (s *Server) shake(nc net.Conn, p *pending) {
+func (s *Server) shake(p *pending) {
 	defer s.work.Done()
-	defer s.Handshakes.leave(p)
-	remote := nc.RemoteAddr()
-	est, err := s.Handshakes.run(s.ctx, nc, s.Security,
-		func() (*handshake.Machine, error) { return s.NewMachine(remote) },
-		func() { s.Handshakes.advance(p) })
+	nc, remote := p.nc, p.nc.RemoteAddr()
+	est, err := s.Handshakes.accept(p, s.Security,
+		func() (*handshake.Machine, error) { return s.NewMachine(remote) })
 	s.Handshakes.leave(p) // a completed one is no longer to be evicted
 	if err != nil {
 		_ = nc.Close()
@@ -135,8 +141,8 @@ func (d *Dialer) Dial(ctx context.Context, addr string, newMachine func(remote n
 		return nil, err
 	}
 	remote := nc.RemoteAddr()
-	est, err := d.Handshakes.run(ctx, nc, d.Security,
-		func() (*handshake.Machine, error) { return newMachine(remote) }, func() {})
+	est, err := d.Handshakes.dial(ctx, nc, d.Security,
+		func() (*handshake.Machine, error) { return newMachine(remote) })
 	if err != nil {
 		_ = nc.Close()
 		return nil, err

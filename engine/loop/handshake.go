@@ -33,15 +33,21 @@ var (
 	ErrHandshakeCut = errors.New("loop: the peer ended the handshake")
 )
 
+// errCut is the end of an accepted handshake that made place for another, or
+// whose listener was closed.
+var errCut = errors.New("loop: handshake was cut off")
+
 // Handshakes runs handshakes off the loops: a goroutine each, bounded in number
 // and time, of which only a few compute at once. It is shared by everything that
 // listens and dials.
+//
+// A peer that stalls costs a goroutine, a small buffer and one of the places;
+// what it can't cost is another's progress. Places are taken from the most
+// crowded stage, processors are given to the most advanced first (processors).
 type Handshakes struct {
 	timeout time.Duration
 	limit   int
-	// cpu is held while a handshake computes, never while it waits for octets:
-	// stalled peers cost a goroutine each and delay nobody.
-	cpu chan struct{}
+	cpu     *processors
 
 	mu      sync.Mutex
 	stages  [stages]list.List // of *pending, oldest first
@@ -53,13 +59,16 @@ type Handshakes struct {
 	Evicted   atomic.Uint64
 }
 
-// stages a pending handshake can have reached: nothing yet, TLS complete (or, on
-// raw TCP, the first frame read), first frame read inside TLS.
-const stages = 3
+// stages an accepted handshake can have reached: nothing yet, then one more with
+// the TLS handshake and with each N-PAMP frame read. Raw TCP has one less.
+const stages = 4
 
+// pending is an accepted handshake.
 type pending struct {
+	gate
 	nc    net.Conn
-	stage int
+	owner *Server
+	stage int           // its own goroutine's
 	at    *list.Element // nil once it has left
 }
 
@@ -74,7 +83,7 @@ func NewHandshakes(limit int, timeout time.Duration) *Handshakes {
 	return &Handshakes{
 		timeout: timeout,
 		limit:   limit,
-		cpu:     make(chan struct{}, runtime.GOMAXPROCS(0)),
+		cpu:     newProcessors(max(1, runtime.GOMAXPROCS(0)/2)),
 	}
 }
 
@@ -85,41 +94,82 @@ func (h *Handshakes) Pending() int {
 	return h.waiting
 }
 
-// admit makes place for one more, at the cost of the oldest of the least
-// advanced if all places are taken.
-func (h *Handshakes) admit(nc net.Conn) *pending {
+// admit makes place for one more, at the cost of another if all are taken.
+func (h *Handshakes) admit(nc net.Conn, owner *Server) *pending {
+	p := &pending{nc: nc, owner: owner}
+	p.gate = gate{p: h.cpu, ctx: owner.ctx, deadline: time.Now().Add(h.timeout)}
 	h.mu.Lock()
 	defer h.mu.Unlock()
 	if h.waiting >= h.limit {
-		for s := range h.stages {
-			if e := h.stages[s].Front(); e != nil {
-				v := e.Value.(*pending)
-				h.drop(v)
-				h.Evicted.Add(1)
-				_ = v.nc.Close() // its goroutine ends by that
-				break
-			}
-		}
+		h.evict()
 	}
-	p := &pending{nc: nc}
 	p.at = h.stages[0].PushBack(p)
 	h.waiting++
 	return p
 }
 
-// drop takes p out; the mutex is held.
-func (h *Handshakes) drop(p *pending) {
-	if p.at != nil {
-		h.stages[p.stage].Remove(p.at)
+// shed gives up some of the pending handshakes, for their descriptors, and says
+// whether there were any.
+func (h *Handshakes) shed() bool {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	n := (h.waiting + shedPart - 1) / shedPart
+	for range n {
+		h.evict()
+	}
+	return n > 0
+}
+
+// shedPart says which part of the pending handshakes is shed at a time.
+const shedPart = 16
+
+// evict cuts off the oldest of the most crowded stage; the mutex is held. So a
+// flood makes place for itself, whatever it does: who stalls in great numbers at
+// one stage is cut off there, and peers that go on find the other stages, and a
+// good part of this one, as if there were no flood.
+func (h *Handshakes) evict() {
+	most := 0
+	for s := range h.stages {
+		if h.stages[s].Len() > h.stages[most].Len() {
+			most = s
+		}
+	}
+	if e := h.stages[most].Front(); e != nil {
+		p := h.stages[most].Remove(e).(*pending)
 		p.at = nil
 		h.waiting--
+		h.Evicted.Add(1)
+		p.end()
+	}
+}
+
+// end makes the handshake's goroutine end.
+func (p *pending) end() {
+	p.cut(errCut)
+	_ = p.nc.Close()
+}
+
+// cutAll ends the handshakes of a listener.
+func (h *Handshakes) cutAll(owner *Server) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for s := range h.stages {
+		for e := h.stages[s].Front(); e != nil; e = e.Next() {
+			if p := e.Value.(*pending); p.owner == owner {
+				p.end() // and its goroutine takes it out
+			}
+		}
 	}
 }
 
 func (h *Handshakes) leave(p *pending) {
 	h.mu.Lock()
-	h.drop(p)
-	h.mu.Unlock()
+	defer h.mu.Unlock()
+	if p.at != nil {
+		h.stages[p.stage].Remove(p.at)
+		p.at = nil
+		h.waiting--
+	}
 }
 
 func (h *Handshakes) advance(p *pending) {
@@ -130,6 +180,7 @@ func (h *Handshakes) advance(p *pending) {
 	}
 	h.stages[p.stage].Remove(p.at)
 	p.stage++
+	p.rank = p.stage
 	p.at = h.stages[p.stage].PushBack(p)
 }
 
@@ -152,47 +203,58 @@ type established struct {
 	early   []byte      // read beyond it
 }
 
-// run drives machine m over nc until it is done. progress is called after each
-// frame read. nc's deadline is set for the time of the handshake.
-func (h *Handshakes) run(ctx context.Context, nc net.Conn, sec Security, newMachine func() (*handshake.Machine, error), progress func()) (est established, err error) {
+// accept runs the server's side of p's handshake.
+func (h *Handshakes) accept(p *pending, sec Security, newMachine func() (*handshake.Machine, error)) (est established, err error) {
 	h.Started.Add(1)
-	defer func() {
-		if err != nil {
-			h.Failed.Add(1)
-		} else {
-			h.Completed.Add(1)
-		}
-	}()
-	deadline := time.Now().Add(h.timeout)
-	if d, ok := ctx.Deadline(); ok && d.Before(deadline) {
-		deadline = d
+	if err = p.nc.SetDeadline(p.deadline); err == nil {
+		est, err = h.drive(&p.gate, p.nc, sec, newMachine, func() { h.advance(p) })
 	}
-	if err := nc.SetDeadline(deadline); err != nil {
-		return est, err
+	return h.done(est, err)
+}
+
+// dial runs the client's side of a handshake over nc. ctx may end it before its
+// deadline.
+func (h *Handshakes) dial(ctx context.Context, nc net.Conn, sec Security, newMachine func() (*handshake.Machine, error)) (est established, err error) {
+	h.Started.Add(1)
+	g := &gate{p: h.cpu, ctx: ctx, rank: dialled, deadline: time.Now().Add(h.timeout)}
+	if d, ok := ctx.Deadline(); ok && d.Before(g.deadline) {
+		g.deadline = d
+	}
+	if err = nc.SetDeadline(g.deadline); err != nil {
+		return h.done(est, err)
 	}
 	// A context that ends early breaks the reads and writes under way.
 	stop := context.AfterFunc(ctx, func() { _ = nc.SetDeadline(time.Unix(1, 0)) })
-	defer stop()
+	est, err = h.drive(g, nc, sec, newMachine, func() {})
+	if !stop() && err == nil {
+		err = ctx.Err()
+	}
+	if err != nil && ctx.Err() != nil {
+		est.wipe()
+		est, err = established{}, context.Cause(ctx)
+	}
+	return h.done(est, err)
+}
 
-	g := &gate{ctx: ctx, cpu: h.cpu}
-	est, err = h.drive(g, nc, sec, newMachine, progress)
-	switch {
-	case err == nil && stop():
-		return est, nc.SetDeadline(time.Time{})
-	case ctx.Err() != nil:
-		if err == nil {
-			est.wipe()
-		}
-		return established{}, context.Cause(ctx)
-	case isTimeout(err):
-		return established{}, fmt.Errorf("%w: %w", ErrHandshakeTimeout, err)
+// done counts a handshake's end. The deadline stays: the loop has a descriptor of
+// its own, and no deadlines on it.
+func (h *Handshakes) done(est established, err error) (established, error) {
+	if err == nil {
+		h.Completed.Add(1)
+		return est, nil
+	}
+	h.Failed.Add(1)
+	if isTimeout(err) {
+		err = fmt.Errorf("%w: %w", ErrHandshakeTimeout, err)
 	}
 	return established{}, err
 }
 
 func (e *established) wipe() {
-	e.result.Send.Wipe()
-	e.result.Recv.Wipe()
+	if e.result.Send != nil {
+		e.result.Send.Wipe()
+		e.result.Recv.Wipe()
+	}
 	if e.records != nil {
 		e.records.release()
 	}
@@ -219,15 +281,18 @@ func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func()
 		rw = outer
 	}
 	var m *handshake.Machine
-	if err := g.do(func() (err error) { m, err = newMachine(); return err }); err != nil {
+	if g.rank == dialled { // a client's makes a key pair
+		err = g.do(func() (err error) { m, err = newMachine(); return err })
+	} else {
+		m, err = newMachine()
+	}
+	if err != nil {
 		return est, err
 	}
 	defer m.Wipe()
 
-	// One pooled buffer holds the largest frame of a handshake; what a peer sends
-	// right behind its last one comes with it.
-	in := buf.Get(handshake.MaxFrameLen)
-	defer in.Release()
+	in := incoming{r: rw, b: buf.Get(firstRead)}
+	defer func() { in.b.Release() }()
 	var out []byte
 	for {
 		if out = m.AppendOutput(out[:0]); len(out) > 0 {
@@ -238,7 +303,7 @@ func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func()
 		if m.Done() {
 			break
 		}
-		f, n, err := readFrame(rw, in, m)
+		f, n, err := in.frame(m)
 		if err != nil {
 			return est, err
 		}
@@ -246,9 +311,9 @@ func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func()
 		if err := g.do(func() error { return m.HandleFrame(f) }); err != nil {
 			return est, err
 		}
-		in.B = in.B[:copy(in.B[:cap(in.B)], in.B[n:])]
+		in.b.B = in.b.B[:copy(in.b.B, in.b.B[n:])]
 	}
-	est = established{result: m.Result(), early: append([]byte(nil), in.B...)}
+	est = established{result: m.Result(), early: append([]byte(nil), in.b.B...)}
 	if outer != nil {
 		var more []byte
 		est.records, more = outer.detach()
@@ -257,13 +322,24 @@ func (h *Handshakes) drive(g *gate, nc net.Conn, sec Security, newMachine func()
 	return est, nil
 }
 
-// readFrame reads until in holds a whole frame that the machine would take, and
-// gives its length. The header is judged before the payload is waited for.
-func readFrame(r io.Reader, in *buf.Buf, m *handshake.Machine) (wire.Frame, int, error) {
+// firstRead is the size in octets of the buffer that every handshake has, enough
+// for all of its messages but those with ML-DSA-87. It grows by what arrives.
+const firstRead = 4 << 10
+
+// incoming are the frames of a handshake. What a peer sends right behind its last
+// one comes with it and is left in b.
+type incoming struct {
+	r io.Reader
+	b *buf.Buf
+}
+
+// frame reads until there is a whole frame that the machine would take, and gives
+// its length. The header is judged before the payload is waited for.
+func (in *incoming) frame(m *handshake.Machine) (wire.Frame, int, error) {
 	checked := false
 	for {
-		if !checked && len(in.B) >= wire.HeaderLen {
-			hd, err := wire.ParseHeader(in.B, handshake.MaxFrameLen)
+		if !checked && len(in.b.B) >= wire.HeaderLen {
+			hd, err := wire.ParseHeader(in.b.B, handshake.MaxFrameLen)
 			if err != nil {
 				return wire.Frame{}, 0, err
 			}
@@ -272,12 +348,18 @@ func readFrame(r io.Reader, in *buf.Buf, m *handshake.Machine) (wire.Frame, int,
 			}
 			checked = true
 		}
-		f, n, err := wire.ParseFrame(in.B, handshake.MaxFrameLen)
+		f, n, err := wire.ParseFrame(in.b.B, handshake.MaxFrameLen)
 		if err != nil || n > 0 {
 			return f, n, err
 		}
-		k, err := r.Read(in.B[len(in.B):cap(in.B)])
-		in.B = in.B[:len(in.B)+k]
+		if len(in.b.B) == cap(in.b.B) {
+			larger := buf.Get(min(2*len(in.b.B), handshake.MaxFrameLen))
+			larger.B = append(larger.B, in.b.B...)
+			in.b.Release()
+			in.b = larger
+		}
+		k, err := in.r.Read(in.b.B[len(in.b.B):cap(in.b.B)])
+		in.b.B = in.b.B[:len(in.b.B)+k]
 		if k == 0 {
 			switch {
 			case err == nil:

@@ -1,7 +1,6 @@
 package loop
 
 import (
-	"context"
 	"crypto/ecdsa"
 	"crypto/elliptic"
 	"crypto/rand"
@@ -100,61 +99,6 @@ type recordLayer interface {
 	// release wipes the keys.
 	release()
 }
-
-// gate is held while a handshake computes and let go while it waits for octets.
-type gate struct {
-	ctx  context.Context
-	cpu  chan struct{}
-	held bool
-}
-
-func (g *gate) acquire() error {
-	select {
-	case g.cpu <- struct{}{}:
-		g.held = true
-		return nil
-	case <-g.ctx.Done():
-		return g.ctx.Err()
-	}
-}
-
-func (g *gate) release() {
-	g.held = false
-	<-g.cpu
-}
-
-// do runs f while holding the gate.
-func (g *gate) do(f func() error) error {
-	if err := g.acquire(); err != nil {
-		return err
-	}
-	defer func() {
-		if g.held {
-			g.release()
-		}
-	}()
-	return f()
-}
-
-// gated reads from nc without holding the gate.
-type gated struct {
-	nc net.Conn
-	g  *gate
-}
-
-func (r gated) Read(p []byte) (int, error) {
-	if !r.g.held {
-		return r.nc.Read(p)
-	}
-	r.g.release()
-	n, err := r.nc.Read(p)
-	if e := r.g.acquire(); e != nil && err == nil {
-		err = e
-	}
-	return n, err
-}
-
-func (r gated) Write(p []byte) (int, error) { return r.nc.Write(p) }
 
 // secured is a connection whose TLS handshake is complete. The N-PAMP handshake
 // runs over it; then the loop gets its record layer.

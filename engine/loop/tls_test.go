@@ -72,7 +72,7 @@ func newTLSRig(t testing.TB, clientALPN ...string) (*tlsRig, error) {
 	peer := tls.Client(raw, cfg)
 	done := make(chan error, 1)
 	go func() { done <- peer.Handshake() }()
-	g := &gate{ctx: context.Background(), cpu: make(chan struct{}, 1)}
+	g := &gate{p: newProcessors(1), ctx: context.Background(), deadline: time.Now().Add(time.Minute)}
 	outer, err := secure(g, a, Security{Config: TLSConfig(testCert, DefaultCurves), Server: true, Standard: true})
 	if err != nil {
 		a.Close()
@@ -243,14 +243,14 @@ func TestTLS_WithoutALPNIsRefused(t *testing.T) {
 	cfg.NextProtos = nil
 	done := make(chan error, 1)
 	go func() { done <- tls.Client(b, cfg).Handshake() }()
-	g := &gate{ctx: context.Background(), cpu: make(chan struct{}, 1)}
+	g := &gate{p: newProcessors(1), ctx: context.Background(), deadline: time.Now().Add(time.Minute)}
 	_, err := secure(g, a, Security{Config: TLSConfig(testCert, DefaultCurves), Server: true})
 	a.Close()
 	<-done
 	if !errors.Is(err, ErrALPN) {
 		t.Errorf("without ALPN: %v", err)
 	}
-	if len(g.cpu) != 0 || g.held {
+	if g.p.free != 1 || g.held {
 		t.Error("the place for computing was not given back")
 	}
 }

@@ -221,18 +221,43 @@ func (m *machines) call(st *Step) (*machineCall, error) {
 	return nil, errors.New("nothing was asked for under this id")
 }
 
-func (m *machines) carriageCall(st *Step) *carriage.Call {
+func (m *machines) carriageCall(st *Step) (*carriage.Call, error) {
+	if m.s.Carries[0].Mapping == "AGNTCY" {
+		return m.agntcyCall(st)
+	}
 	c := &carriage.Call{
 		Protocol: m.s.Carries[0].ID, Content: st.Content, Method: string(st.Method), NoLabel: st.NoLabel,
 		Foreign: st.Foreign, MediaType: st.Media,
 	}
-	if m.s.Carries[0].Class == "opaque" || m.s.Carries[0].Mapping == "AGNTCY" || len(st.Foreign) == 0 {
+	if m.s.Carries[0].Class == "opaque" || len(st.Foreign) == 0 {
 		c.Natural = st.Corr
 	}
 	if st.Label != nil {
 		c.Label = &bridge.Label{Effect: bridge.Effect(st.Label[0]), Scope: st.Label[2:]}
 	}
-	return c
+	return c, nil
+}
+
+// agntcyCall lets the mapping's helper make the call: it labels it and declares its
+// content.
+func (m *machines) agntcyCall(st *Step) (*carriage.Call, error) {
+	to, err := agntcy.New(agntcy.Config{ID: m.s.Carries[0].ID})
+	if err != nil {
+		return nil, err
+	}
+	helper := to.Request
+	if st.Verb == "notifies" {
+		helper = to.OneWay
+	}
+	c, err := helper(string(st.Method), st.Foreign)
+	if err != nil {
+		return nil, err
+	}
+	c.Natural, c.NoLabel = st.Corr, st.NoLabel
+	if st.Content != 0 {
+		c.Content, c.MediaType = st.Content, st.Media
+	}
+	return c, nil
 }
 
 func (m *machines) Do(st *Step) error {
@@ -379,18 +404,20 @@ func (m *machines) answer(st *Step) error {
 }
 
 func (m *machines) ask(st *Step) (err error) {
-	a, c := m.pair.Server.Association, m.carriageCall(st)
+	a := m.pair.Server.Association
 	call := &machineCall{id: st.Corr}
-	switch st.Verb {
-	case "calls":
+	c, err := m.carriageCall(st)
+	switch {
+	case err != nil:
+	case st.Verb == "calls":
 		_, err = m.bridge.Start(a, c, call)
-	case "opens":
+	case st.Verb == "opens":
 		call.consumer, err = m.bridge.StartStream(a, c, nil, call)
-	case "resumes":
+	case st.Verb == "resumes":
 		call.consumer, err = m.bridge.StartStream(a, c, &carriage.StreamCall{
 			Resume: &carriage.Cursor{Corr: st.Corr, ID: carriage.EventID(st.N)},
 		}, call)
-	case "notifies":
+	case st.Verb == "notifies":
 		err = m.bridge.TryNotify(a, c)
 	}
 	if err == nil && st.Verb != "notifies" && st.Object != "refused" {

@@ -182,7 +182,7 @@ func (st *Step) Compare(o *Outcome) error {
 	case o.Kind != st.Object,
 		o.Kind == "refusal" && o.Code != st.N,
 		o.Kind == "refusal" && st.Text != nil && o.Text != string(st.Text),
-		o.Kind == "failure" && o.Text != string(st.Text),
+		o.Kind == "failure" && st.Text != nil && o.Text != string(st.Text),
 		(o.Kind == "event" || o.Kind == "end") && o.Told && st.N != 0 && o.Event != st.N:
 		return fmt.Errorf("it got %s", told)
 	case st.Foreign != nil && !bytes.Equal(o.Foreign, st.Foreign):

@@ -778,7 +778,9 @@ func readOutcome(_ *Script, st *Step, w *words) (err error) {
 			st.N, err = w.number("event id", 64)
 		}
 	case "failure":
-		st.Text, err = w.plain("text")
+		if !w.is("*") {
+			st.Text, err = w.plain("text")
+		}
 	}
 	return err
 }

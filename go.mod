@@ -5,6 +5,7 @@ go 1.26.0
 require (
 	github.com/HdrHistogram/hdrhistogram-go v1.4.0
 	github.com/cloudflare/circl v1.6.5
+	github.com/gowebpki/jcs v1.0.2
 	github.com/klauspost/cpuid/v2 v2.4.2
 	github.com/panjf2000/gnet/v2 v2.9.7
 	github.com/urfave/cli/v3 v3.14.0

@@ -16,7 +16,7 @@ import (
 )
 
 // conn is the Bridge channel of one association. Everything in it belongs to the
-// association's loop, but for retained, slots and outgoing.
+// association's loop, but for retained, slots, outgoing and room.
 type conn struct {
 	b *Bridge
 	a *assoc.Association
@@ -30,8 +30,9 @@ type conn struct {
 	slots    sched.Slots[*exchange]
 	names    sched.Table[*exchange]
 	open     *exchange
-	awaited  int          // exchanges that somebody waits for
-	outgoing atomic.Int64 // octets of requests not sent yet
+	awaited  int                           // exchanges that somebody waits for
+	outgoing atomic.Int64                  // octets of requests not sent yet
+	room     atomic.Pointer[chan struct{}] // closed when outgoing falls; nil while nobody waits
 
 	waiting waitList // replies and requests without outbound room
 	starved waitList // streams without outbound room

@@ -44,6 +44,9 @@ type Call struct {
 	// notification has that carries a document (CC-DOC 7.2): the value of its
 	// DocumentBinding. A request must not have one.
 	MediaType, Metadata, Binding []byte
+	// Sent, if set, is told on the loop, at most once and before the completion, that
+	// the request has left. It must not block.
+	Sent func()
 }
 
 // Reply is how an exchange ended.
@@ -121,6 +124,7 @@ type exchange struct {
 	body     *buf.Buf
 	timeout  time.Duration
 	deadline time.Duration // on the loop's clock; 0 is none
+	told     func()        // that the request has left
 
 	sameName   *exchange // the next one with this natural id
 	prev, next *exchange // all of the association
@@ -160,7 +164,7 @@ func (e *exchange) recycle() {
 	e.msg = bridge.Message{}
 	e.corr, e.natural, e.id = keepSpare(e.corr), keepSpare(e.natural), keepSpare(e.id)
 	e.method, e.extra = keepSpare(e.method), keepSpare(e.extra)
-	e.timeout, e.deadline = 0, 0
+	e.timeout, e.deadline, e.told = 0, 0, nil
 	exchanges.Put(e)
 }
 
@@ -186,7 +190,7 @@ func (b *Bridge) on(a *assoc.Association) (*conn, error) {
 // Start returns an error it is not told anything. Any goroutine may call Start.
 //
 // Errors: ErrNotAttached, ErrProtocol, ErrMalformed (with the reason),
-// assoc.ErrTooLarge, assoc.ErrWouldBlock when too much waits to be sent,
+// assoc.ErrTooLarge, assoc.ErrWouldBlock when too much waits to be sent (AwaitRoom),
 // ErrInFlight, assoc.ErrClosed, and a *bridge.Error with
 // CodeProtocolUnsupported for a protocol that the peer's HELLO does not name.
 // What is found out later, ErrDuplicateID among it, done is told.
@@ -210,17 +214,17 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 	}
 	n := int64(len(c.Foreign))
 	if total := cn.outgoing.Add(n); total > int64(b.cfg.MaxHeld) && total != n {
-		cn.outgoing.Add(-n)
+		cn.left(n)
 		e.recycle()
 		return Exchange{}, assoc.ErrWouldBlock
 	}
 	slot, ok := cn.slots.Reserve()
 	if !ok {
-		cn.outgoing.Add(-n)
+		cn.left(n)
 		e.recycle()
 		return Exchange{}, ErrInFlight
 	}
-	slot.Value, e.slot = e, slot
+	slot.Value, e.slot, e.told = e, slot, c.Sent
 	if sub != nil {
 		sub.e = e
 		sub.re.learn(e)
@@ -231,11 +235,51 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 	x := Exchange{cn, slot.Token()}
 	if !a.Post(&e.node) {
 		cn.slots.Release(slot)
-		cn.outgoing.Add(-n)
+		cn.left(n)
 		e.recycle()
 		return Exchange{}, cn.ended()
 	}
 	return x, nil
+}
+
+// AwaitRoom waits until a request with so many foreign octets may be tried again
+// after assoc.ErrWouldBlock; others may be first. The errors are ctx's, ErrNotAttached
+// and what matches assoc.ErrClosed. Any goroutine but a loop may call it.
+func (b *Bridge) AwaitRoom(ctx context.Context, a *assoc.Association, octets int) error {
+	c, err := b.on(a)
+	if err != nil {
+		return err
+	}
+	for {
+		room := c.room.Load()
+		if room == nil {
+			ch := make(chan struct{})
+			if room = &ch; !c.room.CompareAndSwap(nil, room) {
+				continue
+			}
+		}
+		// Whoever makes room from here on closes it.
+		if held := c.outgoing.Load(); held == 0 || held+int64(octets) <= int64(b.cfg.MaxHeld) {
+			return nil
+		}
+		select {
+		case <-*room:
+		case <-a.Done():
+			return c.ended()
+		case <-ctx.Done():
+			return ctx.Err()
+		}
+	}
+}
+
+// left says that so many octets of requests do not wait to be sent any more.
+func (c *conn) left(octets int64) {
+	c.outgoing.Add(-octets)
+	if c.room.Load() != nil {
+		if room := c.room.Swap(nil); room != nil {
+			close(*room)
+		}
+	}
 }
 
 // Call sends c as a request on a and waits for its end. ctx bounds the wait.
@@ -546,7 +590,7 @@ func (e *exchange) resend() bool {
 		c.waiting.remove(&e.wait)
 		c.a.StopTimer(&e.timer)
 	}
-	c.outgoing.Add(-int64(len(e.msg.Foreign)))
+	c.left(int64(len(e.msg.Foreign)))
 	e.state = exchangeSent
 	e.msg.Foreign = nil
 	e.body.Release()
@@ -554,7 +598,19 @@ func (e *exchange) resend() bool {
 	if e.deadline > 0 {
 		c.a.StartTimer(&e.timer, e.deadline-c.a.Now())
 	}
+	if e.told != nil {
+		c.tellSent(e)
+	}
 	return true
+}
+
+func (c *conn) tellSent(e *exchange) {
+	defer func() {
+		if p := recover(); p != nil {
+			c.b.panicked("call's Sent", &c.b.stats.completionPanics, p)
+		}
+	}()
+	e.told()
 }
 
 // HandleExpire runs on the loop: no room or no reply in time.
@@ -620,7 +676,7 @@ func (c *conn) free(e *exchange) {
 		c.waiting.remove(&e.wait)
 	}
 	if e.state < exchangeSent {
-		c.outgoing.Add(-int64(len(e.msg.Foreign)))
+		c.left(int64(len(e.msg.Foreign)))
 	}
 	if e.named {
 		c.unname(e)

@@ -598,6 +598,88 @@ func TestOutgoingOctetsAreBounded(t *testing.T) {
 	}
 }
 
+// Whoever has met that bound can wait until there is room, the context ends or the
+// association does.
+func TestAwaitRoom(t *testing.T) {
+	cfg := config(nil)
+	cfg.MaxHeld = 100_000
+	p, b, _ := asking(t, cfg)
+	a := p.Client.Association
+	c := call(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"m","params":["%040000d"]}`, 0))
+	c.Protocol, c.Hop = mcp, true
+	must(t, b.AwaitRoom(background, a, 1<<30))
+	fill := func() {
+		t.Helper()
+		for range 2 {
+			_, err := b.Start(a, &c, new(outcome))
+			must(t, err)
+		}
+	}
+	await := func(ctx context.Context, n int) <-chan error {
+		done := make(chan error, 1)
+		go func() { done <- b.AwaitRoom(ctx, a, n) }()
+		return done
+	}
+	fill()
+	must(t, b.AwaitRoom(background, a, 1000))
+	ctx, cancel := context.WithCancel(background)
+	first, second, third := await(background, len(c.Foreign)), await(background, 1<<30), await(ctx, len(c.Foreign))
+	cancel()
+	if err := <-third; err != context.Canceled {
+		t.Errorf("%v", err)
+	}
+	select {
+	case err := <-first:
+		t.Errorf("there was no room, and yet %v", err)
+	default:
+	}
+	p.Settle()
+	for _, done := range []<-chan error{first, second} {
+		must(t, <-done)
+	}
+	fill()
+	last := await(background, len(c.Foreign))
+	p.Client.Close(0, "")
+	p.Run(time.Minute)
+	// What was about to be sent has made room, or its end was seen first.
+	if err := <-last; err != nil && !errors.Is(err, assoc.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+	if _, err := b.Start(a, &c, new(outcome)); !errors.Is(err, assoc.ErrClosed) {
+		t.Errorf("%v", err)
+	}
+}
+
+// Sent is told once, before the end, and only of a request that leaves.
+func TestSentIsToldOfWhatLeaves(t *testing.T) {
+	p, b, s := asking(t, config(nil))
+	var told []string
+	c := call(ping1)
+	c.Protocol = mcp
+	c.Sent = func() { told = append(told, "sent") }
+	end := carriage.CompletionFunc(func(r *carriage.Reply) { told = append(told, fmt.Sprint("ended ", r.Err)) })
+	_, err := b.Start(p.Client.Association, &c, end)
+	must(t, err)
+	_, err = b.Start(p.Client.Association, &c, end) // the same id
+	must(t, err)
+	p.Settle()
+	s.send(t, response(s.one(t).Corr, `{"jsonrpc":"2.0","id":1,"result":1}`))
+	p.Settle()
+	if got := fmt.Sprint(told); got != fmt.Sprintf("[sent ended %v ended <nil>]", carriage.ErrDuplicateID) {
+		t.Error(got)
+	}
+	c.Sent = func() { panic("Sent") }
+	o := new(outcome)
+	_, err = b.Start(p.Client.Association, &c, o)
+	must(t, err)
+	p.Settle()
+	s.send(t, response(s.one(t).Corr, `{"jsonrpc":"2.0","id":1,"result":1}`))
+	p.Settle()
+	if o.n != 1 || o.Err != nil || b.Stats().CompletionPanics != 1 {
+		t.Errorf("%+v %+v", o, b.Stats())
+	}
+}
+
 func TestInFlightLimitIsLocal(t *testing.T) {
 	cfg := config(nil)
 	cfg.MaxInFlight = 2

@@ -292,16 +292,30 @@ func (f *forwarder) Call(ctx context.Context, m *edge.Message) (*edge.Reply, err
 	}
 	f.requests.Add(1)
 	call := hopFrom(m)
+	var w *wait
+	call.Sent = func() { close(w.left) }
 	for i := 1; ; i++ {
 		to := f.routes.find(m.Agent)
 		if to == nil {
 			f.undelivered.Add(1)
 			return nil, edge.ErrNoAgent
 		}
-		w := &wait{replies: f.replies, ended: make(chan struct{})}
+		w = &wait{replies: f.replies, left: make(chan struct{}), ended: make(chan struct{})}
 		x, err := f.bridge.Start(to.assoc, &call, w)
+		for err == engine.ErrWouldBlock {
+			if err = f.bridge.AwaitRoom(ctx, to.assoc, len(call.Foreign)); err == nil {
+				x, err = f.bridge.Start(to.assoc, &call, w)
+			}
+		}
 		if err != nil {
 			w.HandleReply(&carriage.Reply{Err: err})
+		}
+		select {
+		case <-w.left: // it is not sent again from here on
+			call.Foreign = nil
+			m.Release()
+		case <-w.ended:
+		case <-ctx.Done():
 		}
 		select {
 		case <-w.ended:
@@ -323,7 +337,7 @@ func (f *forwarder) Call(ctx context.Context, m *edge.Message) (*edge.Reply, err
 // wait is the completion of an HTTP caller's exchange.
 type wait struct {
 	replies      *buf.Budget
-	ended        chan struct{}
+	left, ended  chan struct{}
 	kind         bridge.Kind
 	body         *body.Body
 	err          error

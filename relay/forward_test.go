@@ -3,6 +3,8 @@ package relay
 import (
 	"context"
 	"errors"
+	"fmt"
+	"net/http"
 	"runtime"
 	"strings"
 	"sync"
@@ -130,4 +132,59 @@ func TestOutcomesOfWhatHadLeft(t *testing.T) {
 			}
 		}
 	}
+}
+
+// The edge holds a request's body until it has left for the agent, not until the
+// answer: requests that wait for their answers keep no other caller out.
+func TestBodiesAreNotHeldForTheAnswer(t *testing.T) {
+	const callers, size = 16, 1 << 20
+	r := startRelay(t, Config{Edge: edge.Config{MaxBuffered: 2 * size}})
+	answer := make(chan struct{})
+	release := sync.OnceFunc(func() { close(answer) })
+	defer release()
+	startHTTP(t, r, "a", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		id := idOf(t, read(t, req))
+		<-answer
+		respond(w, 200, `{"jsonrpc":"2.0","id":`+id+`,"result":0}`)
+	}))
+	body := `{"jsonrpc":"2.0","id":7,"method":"message/send","params":"` + strings.Repeat("x", size-100) + `"}`
+	var wg sync.WaitGroup
+	for n := range callers {
+		wg.Go(func() { post(t, r, "a", body).want(t, 200, `"result":0`) })
+		eventually(t, "the body has left", func() bool {
+			s := r.Stats()
+			return s.Requests == uint64(n+1) && s.Edge.Buffered == 0
+		})
+	}
+	if n := r.Stats().Edge.InFlight; n != callers {
+		t.Errorf("%d requests are under way", n)
+	}
+	release()
+	wg.Wait()
+}
+
+// More than may wait to be sent to an agent at one time waits at the edge, and is
+// not refused.
+func TestLargeRequestsWaitForRoom(t *testing.T) {
+	const callers, size = 32, 2 << 20
+	r := startRelay(t, Config{})
+	startHTTP(t, r, "a", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
+		body := read(t, req)
+		if strings.Contains(body, "message/stream") {
+			w.Header().Set("Content-Type", "text/event-stream")
+			(&flow{w, req}).say(status(idOf(t, body), "completed", true))
+			return
+		}
+		respond(w, 200, fmt.Sprintf(`{"jsonrpc":"2.0","id":%s,"result":%d}`, idOf(t, body), len(body)))
+	}))
+	var wg sync.WaitGroup
+	for n := range callers {
+		method, want := "message/send", `"result":2`
+		if n%2 == 1 {
+			method, want = "message/stream", `"final":true`
+		}
+		body := fmt.Sprintf(`{"jsonrpc":"2.0","id":%d,"method":%q,"params":"%s"}`, n, method, strings.Repeat("x", size))
+		wg.Go(func() { post(t, r, "a", body).want(t, 200, want) })
+	}
+	wg.Wait()
 }

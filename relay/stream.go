@@ -172,6 +172,11 @@ func (f *forwarder) Stream(ctx context.Context, m *edge.Message) (edge.Stream, e
 	}
 	call := hopFrom(m)
 	s, err := f.bridge.Stream(ctx, to.assoc, &call, nil)
+	for err == engine.ErrWouldBlock {
+		if err = f.bridge.AwaitRoom(ctx, to.assoc, len(call.Foreign)); err == nil {
+			s, err = f.bridge.Stream(ctx, to.assoc, &call, nil)
+		}
+	}
 	if err != nil {
 		f.undelivered.Add(1)
 		return nil, edgeError(&carriage.Reply{Err: err})

@@ -248,6 +248,7 @@ var readmeLimits = map[string]any{
 	"engine.Limits.Outbound":          size(assoc.DefaultOutboundLimit),
 	"engine.Limits.Budget":            size(engine.DefaultBudget),
 	"carriage.Config.MaxInFlight":     carriage.DefaultMaxInFlight,
+	"carriage.Config.MaxHeld":         size(carriage.DefaultMaxHeld),
 	"carriage.Config.MaxRetained":     size(carriage.DefaultMaxRetained),
 	"carriage.Config.ReplyTimeout":    carriage.DefaultReplyTimeout,
 	"relay.Config.MaxAgents":          relay.DefaultMaxAgents,

@@ -45,7 +45,7 @@ import (
 )
 
 // Message is one message of an HTTP caller. Its slices are borrowed until the
-// Forwarder returns.
+// Forwarder returns or calls Release.
 type Message struct {
 	// Agent is the name of the agent it is for, a valid one.
 	Agent string
@@ -65,6 +65,18 @@ type Message struct {
 	Effect bridge.Effect
 	// Body is the JSON-RPC object, octet for octet.
 	Body []byte
+
+	release func()
+}
+
+// Release says that Method, ID and Body are not needed any more: a Forwarder that
+// waits for an answer calls it before, so that the message, which has left, holds no
+// memory meanwhile.
+func (m *Message) Release() {
+	m.Method, m.ID, m.Body = nil, nil, nil
+	if m.release != nil {
+		m.release()
+	}
 }
 
 // Reply is what the agent said.
@@ -393,7 +405,7 @@ func (x *exchange) post() error {
 	if len(method) > maxMethod { // D18
 		return &Fault{Status: http.StatusBadRequest, Code: bridge.CodeEnvelopeMalformed, Text: "the method is longer than " + strconv.Itoa(maxMethod) + " octets"}
 	}
-	x.message.Method, x.message.ID, x.message.Body = method, m.ID, content.Bytes()
+	x.message.Method, x.message.ID, x.message.Body, x.message.release = method, m.ID, content.Bytes(), content.Release
 	if e.log.Enabled(x.r.Context(), slog.LevelDebug) {
 		x.op = string(method) // the view ends with the body
 	}
@@ -402,7 +414,7 @@ func (x *exchange) post() error {
 		x.message.Effect = effect
 	}
 	if m.Kind == jsonrpc.KindRequest && a2a.IsStream(method) {
-		return x.stream(content.Release)
+		return x.stream()
 	}
 
 	ctx, cancel := context.WithTimeout(x.r.Context(), e.cfg.Timeout)

@@ -46,16 +46,15 @@ type Stream interface {
 //	   '-- a reply in one piece: status 200, JSON           '-- end: the body ends
 //	   '-- no stream: the fault's status                    '-- broken: the body is cut
 //
-// done frees what the request holds once it is on its way.
-func (x *exchange) stream(done func()) error {
+// The request holds nothing any more once it is on its way.
+func (x *exchange) stream() error {
 	e := x.edge
 	ctx, cancel := context.WithCancelCause(x.r.Context())
 	defer cancel(nil)
 	defer context.AfterFunc(e.cut, func() { cancel(ErrDraining) })()
 	id := bytes.Clone(x.message.ID)
 	s, err := e.cfg.Forwarder.Stream(ctx, &x.message)
-	done()
-	x.message.Method, x.message.ID, x.message.Body = nil, nil, nil
+	x.message.Release()
 	if err != nil {
 		return x.streamFault(ctx, err, ErrDraining)
 	}

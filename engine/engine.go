@@ -384,8 +384,12 @@ func (e *Engine) Listen(ctx context.Context, addr string) (*Listener, error) {
 			}
 			return handshake.NewServer(e.handshakeConfig(e.verifier(remote, e.cfg.Peers)))
 		},
-		Start: func(role Role, res handshake.Result, local, remote net.Addr) *Association {
-			return e.start(role, res, local, remote, DialOptions{})
+		Start: func(role Role, res handshake.Result, local, remote net.Addr) (*Association, error) {
+			a, err := e.start(role, res, local, remote, DialOptions{})
+			if err != nil {
+				e.refused.Add(1)
+			}
+			return a, err
 		},
 	}
 	e.mu.Lock()
@@ -431,7 +435,7 @@ func (e *Engine) Dial(ctx context.Context, addr string, opts DialOptions) (*Asso
 	defer cancel()
 	defer context.AfterFunc(e.life, cancel)() // Shutdown ends dials under way
 	d := e.dialer
-	d.Start = func(role Role, res handshake.Result, local, remote net.Addr) *Association {
+	d.Start = func(role Role, res handshake.Result, local, remote net.Addr) (*Association, error) {
 		return e.start(role, res, local, remote, opts)
 	}
 	return d.Dial(ctx, addr, func(remote net.Addr) (*handshake.Machine, error) {
@@ -496,23 +500,32 @@ func (e *Engine) handshakeConfig(v identity.Verifier) handshake.Config {
 	}
 }
 
+// mayStart tells before a handshake that it would be in vain. What counts is start:
+// handshakes under way hold no place, or those that never end would keep others out.
 func (e *Engine) mayStart() bool {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	return !e.closing && len(e.assocs) < e.cfg.Limits.Associations
 }
 
-// start makes the association of a completed handshake and registers it.
-func (e *Engine) start(role Role, res handshake.Result, local, remote net.Addr, opts DialOptions) *Association {
+// start makes the association of a completed handshake and registers it. The error is
+// ErrTooManyAssociations.
+func (e *Engine) start(role Role, res handshake.Result, local, remote net.Addr, opts DialOptions) (*Association, error) {
 	a := assoc.New(e.options(role, res, local, remote, opts), e.group.Now())
 	e.mu.Lock()
-	e.assocs[a.ID()] = a
-	closing := e.closing
+	full, closing := len(e.assocs) >= e.cfg.Limits.Associations, e.closing
+	if !full {
+		e.assocs[a.ID()] = a
+	}
 	e.mu.Unlock()
-	if closing {
+	switch {
+	case full:
+		a.Discard(ErrTooManyAssociations)
+		return nil, ErrTooManyAssociations
+	case closing:
 		a.Drain(control.CodeShutdown, "shutting down")
 	}
-	return a
+	return a, nil
 }
 
 // options are what the association of a completed handshake is made with.

@@ -383,6 +383,42 @@ func testManyAssociationsComeAndGo(t *testing.T, tr engine.Transport) {
 	}, func() any { return []engine.Stats{srv.Stats(), cli.Stats()} })
 }
 
+// Whoever walks the associations may meet one whose channels are being attached.
+func TestChannelConnWhileAttaching(t *testing.T) {
+	h := &echo{}
+	srv := newEngine(t, engine.Config{Transport: engine.TransportTCP, Channels: []engine.ChannelHandler{h}})
+	cli := newEngine(t, engine.Config{Transport: engine.TransportTCP})
+	addr := listen(t, srv)
+	var stop atomic.Bool
+	var walker sync.WaitGroup
+	seen := 0
+	walker.Go(func() {
+		for !stop.Load() {
+			for a := range srv.Associations {
+				if c, ok := a.ChannelConn(wire.ChannelMemory).(*echoConn); ok {
+					seen++
+					if c.e != h || c.a != a {
+						t.Error("half an attached channel")
+					}
+				}
+			}
+		}
+	})
+	for range 50 {
+		a, err := cli.Dial(t.Context(), addr, engine.DialOptions{})
+		if err != nil {
+			t.Fatal(err)
+		}
+		waitHello(t, a)
+	}
+	nptest.Eventually(t, func() bool { return srv.Stats().Associations == 50 }, func() any { return srv.Stats() })
+	stop.Store(true)
+	walker.Wait()
+	if seen == 0 {
+		t.Error("no association was met with its channel")
+	}
+}
+
 // proxy carries one connection and lets edit see what the client sends.
 func proxy(t *testing.T, to string, edit func(n int, b []byte) (out []byte, more bool)) string {
 	t.Helper()

@@ -3,9 +3,13 @@ package engine_test
 import (
 	"bytes"
 	"errors"
+	"io"
+	"net"
 	"testing"
 	"time"
 
+	"github.com/trestle-npamp/trestle/crypto/handshake"
+	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/engine/loop"
@@ -71,6 +75,78 @@ func TestLimit_Associations(t *testing.T) {
 	if _, err := cli.Dial(t.Context(), other, engine.DialOptions{}); !errors.Is(err, engine.ErrTooManyAssociations) {
 		t.Errorf("a fourth on our side: %v", err)
 	}
+}
+
+// Handshakes that are under way together do not pass Limits.Associations either.
+func TestLimit_AssociationsOfSimultaneousHandshakes(t *testing.T) {
+	const limit, clients = 2, 5
+	srv := newEngine(t, engine.Config{Transport: engine.TransportTCP, Limits: engine.Limits{Associations: limit}})
+	addr := listen(t, srv)
+	key, err := identity.Generate(profiles.Ed25519, nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	finish := make([]func(), clients)
+	conns := make([]net.Conn, clients)
+	for i := range finish {
+		m, err := handshake.NewClient(handshake.Config{Identity: key, VerifyPeer: identity.Pin(srv.Identity())})
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(m.Wipe)
+		nc, err := net.Dial("tcp", addr)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer nc.Close()
+		_ = nc.SetDeadline(time.Now().Add(20 * time.Second))
+		conns[i] = nc
+		if _, err := nc.Write(m.AppendOutput(nil)); err != nil {
+			t.Fatal(err)
+		}
+		for !m.Done() {
+			if err := m.HandleFrame(readFrame(t, nc)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		// The server has admitted this one; only CLIENT_AUTH is missing.
+		finish[i] = func() { _, _ = nc.Write(m.AppendOutput(nil)) }
+	}
+	for _, f := range finish {
+		f()
+	}
+	stand := 0
+	for _, nc := range conns {
+		// The server's HELLO, or the end of what it refuses.
+		if n, _ := nc.Read(make([]byte, 1)); n == 1 {
+			stand++
+		}
+	}
+	if st := srv.Stats(); stand != limit || st.Associations != limit || st.AssociationsRefused != clients-limit {
+		t.Errorf("%d associations stand; counted %d, %d refused", stand, st.Associations, st.AssociationsRefused)
+	}
+}
+
+// readFrame reads one frame and not an octet more.
+func readFrame(t *testing.T, r io.Reader) wire.Frame {
+	t.Helper()
+	b := make([]byte, wire.HeaderLen)
+	if _, err := io.ReadFull(r, b); err != nil {
+		t.Fatal(err)
+	}
+	h, err := wire.ParseHeader(b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	b = append(b, make([]byte, h.PayloadLen())...)
+	if _, err := io.ReadFull(r, b[wire.HeaderLen:]); err != nil {
+		t.Fatal(err)
+	}
+	f, _, err := wire.ParseFrame(b, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return f
 }
 
 // Limits.Budget bounds what all queues hold: a send beyond it is refused or ends

@@ -169,6 +169,7 @@ type Association struct {
 	hello     atomic.Pointer[control.Hello]
 	helloCame chan struct{}
 	started   atomic.Bool // trans is set
+	attached  atomic.Bool // chans is as it stays
 	done      chan struct{}
 	err       error // set before done is closed
 	refused   atomic.Bool
@@ -255,6 +256,7 @@ func (a *Association) Start(now time.Duration, t Transport, w *sched.Wheel) (err
 		}
 		a.chans[h.Channel()] = h.Attach(a)
 	}
+	a.attached.Store(true)
 	return nil
 }
 
@@ -295,9 +297,10 @@ func (a *Association) LocalAddr() net.Addr { return a.o.LocalAddr }
 // RemoteAddr is the peer's end of the transport; nil in a simulated one.
 func (a *Association) RemoteAddr() net.Addr { return a.o.RemoteAddr }
 
-// ChannelConn is what serves ch of this association, or nil.
+// ChannelConn is what serves ch of this association; nil for none, and before all
+// channels are attached. Any goroutine.
 func (a *Association) ChannelConn(ch wire.Channel) ChannelConn {
-	if int(ch) >= channels {
+	if int(ch) >= channels || !a.attached.Load() {
 		return nil
 	}
 	return a.chans[ch]

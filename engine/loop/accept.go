@@ -15,8 +15,8 @@ import (
 
 // Starter turns a completed handshake into an association. It is called off the
 // loops; local and remote are the ends of the transport. The association gets
-// its roots and keys from res.
-type Starter func(role assoc.Role, res handshake.Result, local, remote net.Addr) *assoc.Association
+// its roots and keys from res. An error refuses the peer, after all.
+type Starter func(role assoc.Role, res handshake.Result, local, remote net.Addr) (*assoc.Association, error)
 
 // Server accepts connections and brings those whose handshake completes onto the
 // loops.
@@ -117,11 +117,26 @@ func (s *Server) shake(p *pending) {
 		s.Logger.Debug("handshake failed", "remote", remote, "error", err)
 		return
 	}
-	a := s.Start(assoc.Server, est.result, nc.LocalAddr(), remote)
-	if err := s.Group.enrollEstablished(nc.(*net.TCPConn), a, est); err != nil {
-		s.Logger.Warn("association could not be enrolled", "remote", remote, "error", err)
-		a.Discard(err)
+	if _, err := est.stand(s.Group, s.Start, assoc.Server, nc.(*net.TCPConn)); err != nil {
+		s.Logger.Warn("association could not start", "remote", remote, "error", err)
 	}
+}
+
+// stand makes the association of a completed handshake and brings it onto a loop.
+// On an error everything is closed and wiped.
+func (e *established) stand(g *Group, start Starter, role assoc.Role, nc *net.TCPConn) (*assoc.Association, error) {
+	a, err := start(role, e.result, nc.LocalAddr(), nc.RemoteAddr())
+	if err != nil {
+		_ = nc.Close()
+		e.wipe()
+		return nil, err
+	}
+	if err := g.enrollEstablished(nc, a, *e); err != nil {
+		a.Discard(err)
+		e.wipe()
+		return nil, err
+	}
+	return a, nil
 }
 
 // Dialer makes associations as a client.
@@ -147,10 +162,5 @@ func (d *Dialer) Dial(ctx context.Context, addr string, newMachine func(remote n
 		_ = nc.Close()
 		return nil, err
 	}
-	a := d.Start(assoc.Client, est.result, nc.LocalAddr(), remote)
-	if err := d.Group.enrollEstablished(nc.(*net.TCPConn), a, est); err != nil {
-		a.Discard(err)
-		return nil, err
-	}
-	return a, nil
+	return est.stand(d.Group, d.Start, assoc.Client, nc.(*net.TCPConn))
 }

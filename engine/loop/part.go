@@ -19,7 +19,9 @@ import (
 const (
 	// partWait bounds how long that takes, and how long the last words may take to
 	// leave.
-	partWait = time.Second
+	partWait = 5 * time.Second
+	// closeWait bounds how long the end of the loops waits for all that part.
+	closeWait = time.Second
 	// partOctets bounds what is dropped meanwhile.
 	partOctets = 16 << 20
 )
@@ -93,9 +95,9 @@ func (g *Group) parted(n int) {
 	}
 }
 
-// waitParted gives connections that part the time they have.
+// waitParted waits for the connections that part.
 func (g *Group) waitParted() {
-	limit := time.NewTimer(partWait + 2*Tick)
+	limit := time.NewTimer(closeWait)
 	defer limit.Stop()
 	g.mu.Lock()
 	loops := make([]*eventLoop, 0, len(g.loops))

@@ -48,14 +48,14 @@ func newPartRig(t *testing.T) *partRig {
 		NewMachine: func(net.Addr) (*handshake.Machine, error) {
 			return handshake.NewServer(handshake.Config{Identity: key, VerifyPeer: anyKey})
 		},
-		Start: func(role assoc.Role, res handshake.Result, local, remote net.Addr) *assoc.Association {
+		Start: func(role assoc.Role, res handshake.Result, local, remote net.Addr) (*assoc.Association, error) {
 			return assoc.New(assoc.Options{
 				Conn: conn.Config{
 					Role: role, Profile: res.Profile, Suite: res.Suite, Send: res.Send, Recv: res.Recv, NoHello: true,
 					Channels: []wire.Channel{wire.ChannelMemory}, PeerChannels: []wire.Channel{wire.ChannelMemory},
 				},
 				OnEnd: func(a *assoc.Association) { r.ended <- a.Err() },
-			}, g.Now())
+			}, g.Now()), nil
 		},
 	}
 	r.s.Serve(ln)

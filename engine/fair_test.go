@@ -1,6 +1,8 @@
 package engine_test
 
 import (
+	"runtime"
+	"sync"
 	"sync/atomic"
 	"testing"
 
@@ -12,6 +14,41 @@ import (
 // An association that always has something to do leaves its loop time for the
 // sockets of the others.
 func TestBusyAssociationDoesNotStarveItsLoop(t *testing.T) {
+	testStarvation(t, func(busy *engine.Association, stop *atomic.Bool, turns *atomic.Int64) {
+		var again func()
+		again = func() {
+			turns.Add(1)
+			if !stop.Load() {
+				busy.Do(again)
+			}
+		}
+		busy.Do(again)
+	})
+}
+
+// So do goroutines that post without end.
+func TestPostsDoNotStarveTheLoop(t *testing.T) {
+	var posters sync.WaitGroup
+	defer posters.Wait()
+	testStarvation(t, func(busy *engine.Association, stop *atomic.Bool, turns *atomic.Int64) {
+		for range 4 {
+			posters.Go(func() {
+				// Posts ahead are few, or the memory would be what ends this.
+				var ahead atomic.Int64
+				for !stop.Load() {
+					if ahead.Load() > 64 {
+						runtime.Gosched()
+						continue
+					}
+					ahead.Add(1)
+					busy.Do(func() { turns.Add(1); ahead.Add(-1) })
+				}
+			})
+		}
+	})
+}
+
+func testStarvation(t *testing.T, keepBusy func(busy *engine.Association, stop *atomic.Bool, turns *atomic.Int64)) {
 	var heard atomic.Int64
 	srv := newEngine(t, engine.Config{Loops: 1, Channels: []engine.ChannelHandler{&echo{got: func(*engine.Association, []byte) { heard.Add(1) }}}})
 	addr := listen(t, srv)
@@ -32,14 +69,7 @@ func TestBusyAssociationDoesNotStarveItsLoop(t *testing.T) {
 	var stop atomic.Bool
 	defer stop.Store(true)
 	var turns atomic.Int64
-	var again func()
-	again = func() {
-		turns.Add(1)
-		if !stop.Load() {
-			busy.Do(again)
-		}
-	}
-	busy.Do(again)
+	keepBusy(busy, &stop, &turns)
 	for i := range int64(100) {
 		before := turns.Load()
 		if err := other.Send(t.Context(), wire.ChannelMemory, echoType, []byte("x")); err != nil {

@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"errors"
 	"fmt"
 	"net"
 	"os"
@@ -11,22 +12,21 @@ import (
 )
 
 // bell lets a loop remind itself of work in such a way that its sockets come first:
-// it is one of them. gnet runs tasks, those too that tasks post, until there are
-// none before it looks at a socket again, so a loop that posted itself a task each
-// time would never look.
+// it is one of them. gnet runs tasks, those too that tasks or other goroutines post
+// meanwhile, until there are none, before it looks at a socket again. So a loop that
+// has done enough leaves everything but its sockets alone until its bell is heard:
+// other goroutines find that work waits already and post no task, and the tasks end.
 type bell struct {
 	l    *eventLoop // set at OnOpen
 	rope int        // the other end
 }
 
-// ring is the other end of the loop's bell. Loop only. A bell that can't take more
-// has been rung.
+// ring is the other end of the loop's bell. Loop only.
 func (l *eventLoop) ring() {
-	if l.rope < 0 {
-		l.wake()
-		return
+	if !l.rung {
+		l.rung = true
+		_, _ = unix.Write(l.rope, []byte{0})
 	}
-	_, _ = unix.Write(l.rope, []byte{0})
 }
 
 // hang runs on the loop whose bell it becomes.
@@ -35,8 +35,11 @@ func (b *bell) hang(l *eventLoop) { b.l, l.rope = l, b.rope }
 // heard runs on the loop when its bell was rung.
 func (b *bell) heard(c gnet.Conn) {
 	_, _ = c.Next(-1)
-	b.l.enter()
-	b.l.leave()
+	l := b.l
+	l.rung = false
+	l.looked()
+	l.enter()
+	l.leave()
 }
 
 // hangBells gives each of n loops its bell, before anything else is enrolled: gnet
@@ -51,6 +54,11 @@ func (g *Group) hangBells(n int) error {
 		if _, err = g.client.EnrollContext(end, &bell{rope: rope}); err != nil {
 			return fmt.Errorf("loop: bell: %w", err)
 		}
+	}
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	if len(g.loops) != n {
+		return errors.New("loop: bell: not every loop got one")
 	}
 	return nil
 }

@@ -39,9 +39,9 @@ const (
 	scratchMin = 16 << 10
 	// scratchKeep is the largest batch buffer a loop keeps after a turn.
 	scratchKeep = 1 << 20
-	// maxRounds bounds how often a loop serves what it posted to itself before
-	// it looks at its sockets again, and maxWritten how many octets it has written
-	// by then, but for those of the last round.
+	// maxRounds bounds how often a loop serves what was posted to it before it looks
+	// at its sockets again, and maxWritten how many octets it has written by then, but
+	// for those of the last round.
 	maxRounds  = 16
 	maxWritten = 1 << 20
 )
@@ -190,7 +190,7 @@ func (g *Group) loopOf(el gnet.EventLoop) *eventLoop {
 	defer g.mu.Unlock()
 	l := g.loops[el]
 	if l == nil {
-		l = &eventLoop{g: g, el: el, rope: -1, wheel: sched.NewWheel(Tick, g.Now())}
+		l = &eventLoop{g: g, el: el, wheel: sched.NewWheel(Tick, g.Now())}
 		l.ticker.l = l
 		g.loops[el] = l
 	}
@@ -257,6 +257,7 @@ func (e *events) OnTraffic(c gnet.Conn) gnet.Action {
 		}
 		return gnet.None
 	}
+	l.looked()
 	l.enter()
 	l.turn(k, in)
 	l.leave()
@@ -324,16 +325,18 @@ type eventLoop struct {
 	g      *Group
 	el     gnet.EventLoop
 	ticker ticker
-	rope   int // of its bell; negative before it hangs
+	rope   int  // of its bell
+	rung   bool // and not heard yet
 
 	// dirty holds the links that want a turn. While running is set, whoever adds
 	// to it needs not wake the loop: it looks again before it rests.
 	dirty   sched.Inbox
 	running atomic.Bool
 
-	wheel   *sched.Wheel
-	now     time.Duration // read once an event, not once a turn
-	written int           // octets since the sockets were looked at, or a little before
+	wheel *sched.Wheel
+	now   time.Duration // read once an event, not once a turn
+	// Since the sockets were looked at: rounds of dirty links, octets written.
+	rounds, written int
 	// Buffers of a turn: frames sealed, records opened, records sealed.
 	scratch, plain, sealed []byte
 }
@@ -343,23 +346,24 @@ func (l *eventLoop) enter() {
 	l.now = l.g.Now()
 }
 
-// leave serves the links that became dirty meanwhile, then lets the loop rest.
+// looked is called for what a socket brings.
+func (l *eventLoop) looked() { l.rounds, l.written = 0, 0 }
+
+// leave serves the links that became dirty meanwhile, as long as the sockets can
+// wait, then lets the loop rest.
 func (l *eventLoop) leave() {
-	for round := 1; ; round++ {
+	for l.rounds < maxRounds && l.written < maxWritten {
+		l.rounds++
 		sched.Run(l.dirty.TakeAll())
-		enough := round == maxRounds || l.written >= maxWritten
-		if enough {
-			l.written = 0
-		}
 		l.running.Store(false)
-		switch {
-		case l.dirty.Empty():
-			return
-		case enough:
-			l.ring() // the sockets come first now
+		if l.dirty.Empty() {
 			return
 		}
 		l.enter()
+	}
+	l.running.Store(false)
+	if !l.dirty.Empty() {
+		l.ring() // the sockets come first now
 	}
 }
 

@@ -16,6 +16,11 @@
 //	                                             Respond, Fail or Refuse
 //	Completion <------- RESPONSE or ERROR(corr) <------------'
 //
+// An answer may be a stream (StartStream, Stream, Request.Stream), which goes on over
+// the loss of its association where both sides want that (StreamOptions.Resumable,
+// Cursor, Redial), and a request may bring a stream too (StreamCall.Up,
+// Request.Upstream).
+//
 // What happens on a fault is the same for all:
 //
 //   - A REQUEST that can't be served is answered with a transport error on its
@@ -95,6 +100,10 @@ type Protocol struct {
 	// Stream says whether a method may be answered by a stream. nil says that any
 	// may.
 	Stream func(method []byte) bool
+	// Duplex says whether requests with a method bring a stream of their own, which is
+	// read while they are answered (StreamCall.Up, Request.Upstream). nil says that
+	// none do.
+	Duplex func(method []byte) bool
 	// Supports says whether a method is carried; a request for one that is not
 	// is refused with MethodUnsupported. nil carries all.
 	Supports func(method []byte) bool

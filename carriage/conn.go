@@ -24,6 +24,11 @@ type conn struct {
 	// What the peer asked and is not answered.
 	live sched.Table[*Request]
 
+	// Streams that came with what the peer asked (CC-STREAM 8), by its correlation id.
+	ups     sched.Table[*upstream]
+	upsOpen int // those that may be read
+	upsSent int // those of ours that go on
+
 	retained atomic.Int64 // octets held of them, and of what waits for a worker
 
 	// What we asked: by token, by natural correlation id, and in a list.
@@ -70,6 +75,7 @@ func newConn(b *Bridge, a *assoc.Association) *conn {
 	c := &conn{b: b, a: a}
 	c.live.Init(b.cfg.MaxInFlight)
 	c.names.Init(b.cfg.MaxInFlight)
+	c.ups.Init(b.cfg.MaxInFlight)
 	c.slots.Init(b.cfg.MaxInFlight, rand.Uint64(), uint8(a.Role()))
 	c.retry.c, c.last.c = c, c
 	c.retry.timer.Owner, c.last.timer.Owner = &c.retry, &c.last
@@ -135,6 +141,7 @@ func (t *lastCall) HandleExpire(time.Duration) {
 	c.drained = true
 	c.eachOutlet(func(o *outlet) { o.cut(ErrDraining, textDrained) })
 	c.eachSet(func(o *setOutlet) { o.cut(ErrDraining, textDrained) })
+	c.eachUpstream(func(u *upstream) { u.abandon(ErrDraining) })
 	for e := c.open; e != nil; {
 		next := e.next
 		if e.sub != nil && e.sub.parts == nil && e.state != exchangeAbandoned {
@@ -152,6 +159,13 @@ func (c *conn) eachOutlet(f func(o *outlet)) {
 		}
 		return true
 	})
+	for e := c.open; e != nil; {
+		next := e.next
+		if e.up != nil && e.up.attached {
+			f(e.up)
+		}
+		e = next
+	}
 }
 
 // streamLimit is what may be sent on a stream at first. Only streams of the Bridge
@@ -173,24 +187,25 @@ func (c *conn) streamWindow() (octets uint64, limited bool) {
 
 // HandleStreamCredit takes a peer's FLOW_UPDATE for a stream (D6).
 func (c *conn) HandleStreamCredit(octets uint64, corr []byte) {
-	r, ok := c.live.Get(corr)
-	if ok && r.set != nil {
+	if r, ok := c.live.Get(corr); ok && r.set != nil {
 		if r.set.credit.Update(octets) {
 			r.set.pump()
 		}
 		return
 	}
-	if !ok || r.out == nil {
+	o := c.outletOf(corr)
+	if o == nil {
 		c.b.stats.creditUnknown.Add(1) // it crossed the stream's end
 		return
 	}
-	if r.out.credit.Update(octets) {
-		r.out.pump()
+	if o.credit.Update(octets) {
+		o.pump()
 	}
 }
 
-// Busy is the number of exchanges that somebody waits for, on either side.
-func (c *conn) Busy() int { return c.live.Len() + c.awaited }
+// Busy is the number of exchanges that somebody waits for, on either side. Of what is
+// full duplex each half counts that goes on.
+func (c *conn) Busy() int { return c.live.Len() + c.awaited + c.upsOpen + c.upsSent }
 
 // HandleClose ends every exchange: ours are completed with err, the peer's can't
 // be answered any more.
@@ -201,9 +216,19 @@ func (c *conn) HandleClose(err error) {
 	c.waiting.clear()
 	c.starved.clear()
 	for e := c.open; e != nil; e = c.open {
+		if e.up != nil {
+			e.up.lost(err)
+			if c.open != e {
+				continue // that was all that it waited for
+			}
+		}
 		c.complete(e, Reply{Err: err, Sent: e.state >= exchangeSent})
 		c.free(e)
 	}
+	c.eachUpstream(func(u *upstream) {
+		u.tell(Reply{Err: err, Sent: true})
+		u.drop()
+	})
 	c.live.Range(func(_ []byte, r *Request) bool {
 		if r.out != nil {
 			r.out.lost(err)
@@ -231,6 +256,11 @@ func (c *conn) handleRequest(r *Request, parsed error) {
 		}
 		// BRIDGE 5: an answer, even an error, would end the first one.
 		s.requestsDuplicate.Add(1)
+		r.recycle()
+		return
+	}
+	if _, up := c.ups.Get(m.Corr); up && !resume {
+		s.requestsDuplicate.Add(1) // one half of the first one goes on
 		r.recycle()
 		return
 	}
@@ -303,6 +333,11 @@ func (c *conn) serve(r *Request) {
 		c.turnDown(r, bridge.CodeNotDelivered, "over capacity")
 		return
 	}
+	if p.duplex(m.Method) && !c.expect(r) {
+		c.b.stats.requestsOverLimit.Add(1)
+		c.turnDown(r, bridge.CodeNotDelivered, "over capacity")
+		return
+	}
 	if !p.Async {
 		p.Handler.ServeRequest(r)
 		return
@@ -344,6 +379,7 @@ func (c *conn) served(r *Request) {
 			c.b.stats.handlerSilent.Add(1)
 			r.refuse(bridge.CodeNotDelivered, textSilent)
 		}
+		r.answered(false)
 		r.recycle()
 	}
 }
@@ -442,6 +478,7 @@ func (c *conn) mayRetain(m *Inbound) bool {
 
 // drop takes a request out of the table and lets go of it.
 func (c *conn) drop(r *Request) {
+	r.answered(r.half)
 	c.a.StopTimer(&r.timer)
 	if r.wait.waiting() {
 		c.waiting.remove(&r.wait)

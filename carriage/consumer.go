@@ -43,6 +43,10 @@ type StreamCall struct {
 	// Manual says that an event is not consumed when HandleEvent returns but when
 	// Consumed says so: only then credit for it is given back.
 	Manual bool
+	// Up sends a stream along with the request, for a method of Protocol.Duplex: Up of
+	// what StartStream or Stream returns is its producer. On a resume, which concerns
+	// the answer alone, it has no meaning: the peer resumes this half itself.
+	Up *StreamOptions
 	// Redial lets an iterator go on when its association is lost; nil ends the stream
 	// with it. Only Bridge.Stream looks at it: who has a StreamHandler is told of the
 	// end, and resumes by Resume.
@@ -83,6 +87,7 @@ type Consumer struct {
 	manual   bool
 	iterator bool // which counts itself what is consumed
 	re       *redial
+	upward   *Producer
 
 	consumed  atomic.Int64 // octets to give credit for
 	readTo    atomic.Uint64
@@ -94,6 +99,7 @@ type Consumer struct {
 
 	// Loop only.
 	e       *exchange // nil once HandleReply was called
+	up      *upstream // instead of e, of a stream that came with a request
 	credit  sched.Credit
 	limited bool // by credit that the peer knows of
 	begun   bool
@@ -174,14 +180,18 @@ func (x *Consumer) Cursor() (c Cursor, resumable bool) {
 // RunTask runs on the loop: something was consumed, or the stream is cancelled.
 func (x *Consumer) RunTask() {
 	n := x.consumed.Swap(0)
-	if x.e == nil {
+	if x.e == nil && x.up == nil {
 		return
 	}
 	if n > 0 {
 		x.credit.Consume(int(min(uint64(n), x.credit.Held())))
 		x.grant()
 	}
-	if err := x.cancelled.Load(); err != nil {
+	switch err := x.cancelled.Load(); {
+	case err == nil:
+	case x.up != nil:
+		x.up.abandon(*err)
+	default:
 		x.e.c.abandon(x.e, *err)
 	}
 }
@@ -189,8 +199,16 @@ func (x *Consumer) RunTask() {
 // grant extends the producer's credit when that is due (D6).
 func (x *Consumer) grant() {
 	if abs, due := x.credit.Grant(); due {
-		_ = x.a.GrantStream(x.b.cfg.Channel, abs, x.e.corr) // fails only with the association
+		_ = x.a.GrantStream(x.b.cfg.Channel, abs, x.wireCorr()) // fails only with the association
 	}
+}
+
+// wireCorr is the correlation id of a stream that goes on.
+func (x *Consumer) wireCorr() []byte {
+	if x.up != nil {
+		return x.up.corr
+	}
+	return x.e.corr
 }
 
 // named says under which correlation id the request goes out.
@@ -205,36 +223,16 @@ func (c *conn) cancelFrame(e *exchange) {
 	if x.begun && x.plain {
 		return // it would not understand
 	}
-	m := bridge.Message{
-		Kind: bridge.KindEnd, Protocol: e.msg.Protocol, Content: e.msg.Content, MediaType: e.msg.MediaType,
-		Corr: e.corr, Flags: bridge.FlagFinal, HasStream: true,
-		Stream: bridge.StreamControl{Control: bridge.ControlCancel, EventID: EventID(x.readTo.Load())},
-	}
-	_ = c.send(&m, true) // fails only with the association
+	c.sendCancel(&e.msg, EventID(x.readTo.Load()))
 }
 
 // handleStream takes a well-formed STREAM_DATA or STREAM_END of an exchange that
 // wants it.
 func (c *conn) handleStream(e *exchange, m *bridge.Message) {
-	x, s := e.sub, &c.b.stats
-	repeated, err := x.follow(m)
+	x := e.sub
+	repeated, err := c.accept(x, m)
 	if err != nil {
-		s.repliesMalformed.Add(1)
-		malformed := &bridge.Error{Code: bridge.CodeEnvelopeMalformed, Text: reason(err)}
-		if m.Kind == bridge.KindData {
-			c.abandon(e, malformed) // D20: EM to the consumer, cancel to the producer
-			return
-		}
-		c.complete(e, Reply{Err: malformed, Sent: true})
-		c.free(e)
-		return
-	}
-	if !x.limited {
-		x.limit(c)
-	}
-	if x.credit.Receive(len(m.Foreign)) != nil {
-		s.streamsOverrun.Add(1)
-		c.abandonOrEnd(e, m, ErrOverrun)
+		c.abandonOrEnd(e, m, err)
 		return
 	}
 	if m.Kind == bridge.KindEnd {
@@ -247,15 +245,8 @@ func (c *conn) handleStream(e *exchange, m *bridge.Message) {
 		e.deadline = 0
 		c.a.StopTimer(&e.timer)
 	}
-	if repeated {
-		s.eventsRepeated.Add(1)
-	} else if !c.deliver(x, m) {
+	if !repeated && !c.deliver(x, m) {
 		c.abandon(e, errHandler)
-		return
-	}
-	if repeated || !x.manual {
-		x.credit.Consume(len(m.Foreign))
-		x.grant()
 	}
 }
 
@@ -268,7 +259,32 @@ func (x *Consumer) limit(c *conn) {
 	}
 }
 
-// abandonOrEnd ends an exchange for who waits, because of what m is.
+// accept holds a frame to the rules of its stream and to its credit. An event that is
+// repeated is not to be delivered.
+func (c *conn) accept(x *Consumer, m *bridge.Message) (repeated bool, err error) {
+	s := &c.b.stats
+	repeated, err = x.follow(m)
+	if err != nil {
+		s.repliesMalformed.Add(1)
+		return false, &bridge.Error{Code: bridge.CodeEnvelopeMalformed, Text: reason(err)} // D20
+	}
+	if !x.limited {
+		x.limit(c)
+	}
+	if x.credit.Receive(len(m.Foreign)) != nil {
+		s.streamsOverrun.Add(1)
+		return false, ErrOverrun
+	}
+	if repeated {
+		s.eventsRepeated.Add(1)
+		x.credit.Consume(len(m.Foreign))
+		x.grant()
+	}
+	return repeated, nil
+}
+
+// abandonOrEnd ends an exchange for who waits, because of what m is: data may be
+// followed by more, so its producer is told to stop.
 func (c *conn) abandonOrEnd(e *exchange, m *bridge.Message, err error) {
 	if m.Kind == bridge.KindData {
 		c.abandon(e, err)
@@ -290,6 +306,10 @@ func (c *conn) deliver(x *Consumer, m *bridge.Message) (ok bool) {
 	x.h.HandleEvent(&c.event)
 	if !x.iterator {
 		x.readTo.Store(uint64(x.last))
+	}
+	if !x.manual {
+		x.credit.Consume(len(m.Foreign))
+		x.grant()
 	}
 	return true
 }

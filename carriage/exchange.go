@@ -115,6 +115,9 @@ type exchange struct {
 	whole bool // natural is an earlier exchange's whole correlation id
 
 	sub      *Consumer // of a request that may be answered by a stream
+	up       *outlet   // of a stream that goes along with it; nil once that is over
+	upped    bool      // there was one
+	half     bool      // only that goes on
 	msg      bridge.Message
 	corr     []byte
 	natural  []byte
@@ -159,7 +162,8 @@ func keepSpare(b []byte) []byte {
 
 func (e *exchange) recycle() {
 	e.body.Release()
-	e.c, e.slot, e.proto, e.done, e.body, e.sub = nil, nil, nil, nil, nil, nil
+	e.c, e.slot, e.proto, e.done, e.body, e.sub, e.up = nil, nil, nil, nil, nil, nil, nil
+	e.upped, e.half = false, false
 	e.state, e.doc, e.hop, e.raw, e.named, e.whole = exchangePosted, false, false, false, false, false
 	e.msg = bridge.Message{}
 	e.corr, e.natural, e.id = keepSpare(e.corr), keepSpare(e.natural), keepSpare(e.id)
@@ -212,6 +216,11 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 		e.recycle()
 		return Exchange{}, err
 	}
+	duplex := o != nil && o.Up != nil && o.Resume == nil
+	if duplex && !e.proto.duplex(e.method) {
+		e.recycle()
+		return Exchange{}, ErrNotStream
+	}
 	n := int64(len(c.Foreign))
 	if total := cn.outgoing.Add(n); total > int64(b.cfg.MaxHeld) && total != n {
 		cn.left(n)
@@ -228,6 +237,9 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 	if sub != nil {
 		sub.e = e
 		sub.re.learn(e)
+	}
+	if duplex {
+		sub.upward = e.join(o.Up)
 	}
 	e.body = buf.Get(len(c.Foreign))
 	e.body.B = append(e.body.B, c.Foreign...)
@@ -550,9 +562,7 @@ func (c *conn) name(e *exchange) bool {
 		e.corr = sched.AppendCorr(e.corr[:0], e.natural, e.slot.Token())
 	}
 	e.msg.Corr = e.corr
-	if e.sub != nil {
-		e.sub.named(e.corr)
-	}
+	e.tellName()
 	return !e.whole || e.raw
 }
 
@@ -601,6 +611,7 @@ func (e *exchange) resend() bool {
 	if e.told != nil {
 		c.tellSent(e)
 	}
+	e.ascend()
 	return true
 }
 
@@ -646,6 +657,7 @@ func (c *conn) complete(e *exchange, r Reply) {
 
 // fail ends an exchange of which nothing was sent.
 func (c *conn) fail(e *exchange, err error) {
+	e.endUp(err)
 	c.complete(e, Reply{Err: err})
 	c.free(e)
 }
@@ -671,6 +683,9 @@ func (c *conn) abandon(e *exchange, err error) {
 
 // free ends the exchange's hold on its correlation id.
 func (c *conn) free(e *exchange) {
+	if e.halve() {
+		return
+	}
 	c.a.StopTimer(&e.timer)
 	if e.wait.waiting() {
 		c.waiting.remove(&e.wait)
@@ -750,8 +765,14 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	s := &c.b.stats
 	e := c.find(m.Corr)
 	if e == nil {
-		if r, ok := c.live.Get(m.Corr); ok && r.out != nil && parsed == nil && m.Transport {
+		u, up := c.ups.Get(m.Corr)
+		refused := parsed == nil && m.Transport && (!up || m.Foreign[0] == byte(bridge.CodeEnvelopeMalformed))
+		if r, ok := c.live.Get(m.Corr); ok && r.out != nil && refused {
 			r.out.cancel(ErrCancelled) // the peer refuses the stream that it asked for
+			return
+		}
+		if up && !refused {
+			c.handleUpstream(u, m, parsed)
 			return
 		}
 		if parsed == nil && m.Transport && c.handleRefusal(m) {
@@ -763,8 +784,8 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	terminal := m.Kind != bridge.KindData
 	if e.state == exchangeAbandoned {
 		s.repliesLate.Add(1)
-		if terminal {
-			c.free(e)
+		if terminal && !e.half {
+			c.concluded(e, m)
 		}
 		return
 	}
@@ -800,6 +821,15 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 		c.complete(e, Reply{
 			Kind: m.Kind, Content: m.Content, MediaType: m.MediaType, Method: m.Method, Foreign: m.Foreign, Sent: true,
 		})
+	}
+	c.concluded(e, m)
+}
+
+// concluded says that m was the answer's terminal frame. Only a stream's end leaves
+// what goes along with the request as it is.
+func (c *conn) concluded(e *exchange, m *bridge.Message) {
+	if m.Kind != bridge.KindEnd {
+		e.endUp(ErrCancelled)
 	}
 	c.free(e)
 }

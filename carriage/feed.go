@@ -37,6 +37,7 @@ type feed struct {
 	hasLabel bool
 	effect   bridge.Effect
 	doc      bool
+	up       bool   // it goes along with a request of ours and is no answer
 	head     []byte // what the topic's events begin with
 
 	declared atomic.Pointer[declared] // instead of what the request did; set before the first event

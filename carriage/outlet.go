@@ -25,6 +25,7 @@ type outlet struct {
 
 	c *conn
 	r *Request
+	e *exchange // instead of r, of a stream that goes along with a request
 	f *feed
 
 	msg      bridge.Message
@@ -51,11 +52,15 @@ func newOutlet(c *conn, r *Request, f *feed) *outlet {
 // events up to sent are not to be sent.
 func (o *outlet) attach(sent EventID) {
 	o.attached, o.sent = true, sent
-	o.c.a.StopTimer(&o.r.timer) // the reply timeout: there is a reply
-	o.r.out = o
+	if o.r != nil {
+		o.c.a.StopTimer(&o.r.timer) // the reply timeout: there is a reply
+		o.r.out = o
+	} else {
+		o.c.upsSent++
+	}
 	o.limit()
 	switch {
-	case o.r.cancelled:
+	case o.r != nil && o.r.cancelled:
 		o.cancel(ErrCancelled)
 	case o.c.drained:
 		o.cut(ErrDraining, textDrained)
@@ -75,6 +80,9 @@ func (o *outlet) limit() {
 // RunTask runs on the loop: there may be something to send.
 func (o *outlet) RunTask() {
 	if !o.attached {
+		if o.r == nil {
+			return // its request goes first
+		}
 		o.attach(0)
 	}
 	switch d, doomed := o.f.doomed(); {
@@ -303,6 +311,7 @@ func (o *outlet) cancel(err error) {
 	}
 	o.f.envelope(&m)
 	_ = o.c.send(&m, true) // fails only with the association
+	o.msg.Kind = bridge.KindEnd
 	o.close()
 	o.f.finish(o, err)
 }
@@ -320,6 +329,7 @@ func (o *outlet) cut(err error, text string) {
 func (o *outlet) end(err error, code bridge.Code, text string) {
 	o.c.a.DropFlow(&o.flow)
 	o.c.refuse(o.msg.Protocol, o.msg.Corr, code, text)
+	o.msg.Kind = bridge.KindError
 	o.close()
 	o.f.finish(o, err)
 }
@@ -357,8 +367,16 @@ func (o *outlet) close() {
 	if o.wait.waiting() {
 		c.starved.remove(&o.wait)
 	}
+	if o.r == nil {
+		if o.attached {
+			c.upsSent--
+		}
+		o.e.left()
+		return
+	}
 	r := o.r
 	r.out = nil
+	r.half = o.msg.Kind == bridge.KindEnd
 	r.finished()
 	c.drop(r)
 }

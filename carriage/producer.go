@@ -193,6 +193,9 @@ func (p *Producer) Fail(foreign []byte) error { return p.close(bridge.KindError,
 
 // Refuse ends the stream with a transport error, as Request.Refuse does.
 func (p *Producer) Refuse(code bridge.Code, text string) error {
+	if p.f.up && code == bridge.CodeEnvelopeMalformed {
+		code = bridge.CodeNotDelivered // the other one is about what we received
+	}
 	err := p.f.close(transportEnding(code, text))
 	runtime.KeepAlive(p)
 	return err
@@ -211,6 +214,9 @@ func (p *Producer) Respond(foreign []byte) error {
 func (p *Producer) close(kind bridge.Kind, foreign []byte) error {
 	f := p.f
 	defer runtime.KeepAlive(p)
+	if f.up && kind != bridge.KindEnd {
+		return ErrNotReply
+	}
 	if err := f.check(kind, foreign); err != nil {
 		if kind != bridge.KindEnd {
 			f.b.stats.repliesBad.Add(1)

@@ -30,6 +30,7 @@ var (
 	errNotDocument = errors.New("carriage: no document")
 	errParts       = errors.New("carriage: a part of a document set on another exchange")
 	errSetRequest  = errors.New("carriage: a request for a document set has a message or another method")
+	errNotUpstream = errors.New("carriage: a reply to no request")
 )
 
 // What peers are told when a handler has seen the request: it may have acted on it,

@@ -125,7 +125,7 @@ func (s *Stream) goOn(reply *Reply) bool {
 		return false
 	}
 	resume := x.resumable.Load() || x.resumed && !x.begun
-	if !resume && (x.begun || reply.Sent && !r.again) {
+	if !resume && (x.begun || reply.Sent && !r.again || s.o.Up != nil) {
 		return false
 	}
 	go s.redial(x.a, x.last, resume, reply.Err)
@@ -186,6 +186,7 @@ func (s *Stream) resume(a *assoc.Association, after EventID, resume bool, messag
 	defer s.mu.Unlock()
 	r := s.re
 	call, o := r.call, s.o
+	o.Up = nil
 	if o.Resume = nil; resume {
 		if call.Foreign = message; message != nil {
 			call.Method = "" // as the message says

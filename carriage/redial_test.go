@@ -656,6 +656,7 @@ func (x *race) stop() {
 	<-x.ended
 	x.pair.Cut(nil)
 	x.pair.Settle()
+	x.server.ForgetRetained() // whose timers are the bubble's
 }
 
 func (x *race) done() bool {

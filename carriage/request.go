@@ -72,6 +72,10 @@ type Request struct {
 	set       *setOutlet // or the document set that does
 	out       *outlet
 	cancelled bool
+
+	// up is the stream that came with it; half says that the answer was a stream's end.
+	up   *upstream
+	half bool
 }
 
 const (
@@ -105,6 +109,7 @@ func (r *Request) recycle() {
 		r.feed.Store(nil)
 		r.out, r.cancelled = nil, false
 	}
+	r.up, r.half = nil, false
 	requests.Put(r)
 }
 

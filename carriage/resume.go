@@ -17,7 +17,7 @@ func (c *conn) handleCancel(m *bridge.Message) bool {
 	r, ok := c.live.Get(m.Corr)
 	switch {
 	case !ok:
-		return false
+		return c.handleUpCancel(m.Corr)
 	case r.out != nil:
 		r.out.cancel(ErrCancelled)
 	case r.set != nil:
@@ -31,6 +31,7 @@ func (c *conn) handleCancel(m *bridge.Message) bool {
 			Stream: bridge.StreamControl{Flags: bridge.StreamCancelAck},
 		}
 		_ = c.send(&end, true) // fails only with the association
+		r.half = true
 		c.drop(r)
 	case r.state.Load() == stateStreaming:
 		r.cancelled = true // the stream is on its way to this loop
@@ -44,7 +45,9 @@ func (c *conn) handleCancel(m *bridge.Message) bool {
 func (c *conn) handleResume(r *Request, live *outlet) {
 	m, s := &r.msg, &c.b.stats
 	code, text, count := bridge.CodeNotResumable, "no such stream", &s.notResumable
-	if f := c.b.retained.find(c.a.PeerKey(), m.Corr); f != nil && m.Protocol == f.proto.ID && (live == nil || live.f == f) {
+	if e := c.find(m.Corr); e != nil && e.up != nil {
+		text = "it was not lost"
+	} else if f := c.b.retained.find(c.a.PeerKey(), m.Corr); f != nil && m.Protocol == f.proto.ID && (live == nil || live.f == f) {
 		if code, text, count = c.mayResume(r, f); code == 0 {
 			if c.resume(r, f, live) {
 				s.streamsResumed.Add(1)
@@ -77,8 +80,8 @@ func (c *conn) mayResume(r *Request, f *feed) (code bridge.Code, text string, co
 		}
 	}
 	authorize := c.b.cfg.Authorize
-	if authorize == nil {
-		return 0, "", nil
+	if authorize == nil || f.up {
+		return 0, "", nil // what goes along with our own request, its responder may have
 	}
 	defer func() {
 		if p := recover(); p != nil {

@@ -199,3 +199,106 @@ func FuzzProducedStream(f *testing.F) {
 		}
 	})
 }
+
+// Whatever arrives on a full-duplex exchange, on either side: what is read comes in
+// order and each event once, each half ends once, what we send is well formed, and
+// nothing stays when the association is gone.
+func FuzzFullDuplex(f *testing.F) {
+	for _, s := range scripts {
+		f.Add(s, false)
+		f.Add(s, true)
+	}
+	f.Add([]byte{4, 0, 8, 0, 1, 0, 0x21, 0, 0, 0, 2, 0, 1, 3, 0}, false)
+	f.Add([]byte{0, 1, 0, 0x21, 0, 0, 1, 2, 0, 0x14, 0, 4}, true)
+	f.Fuzz(func(t *testing.T, in []byte, requester bool) {
+		if len(in) > 300 {
+			return
+		}
+		var readers []*carriage.Stream
+		var ps []*carriage.Producer
+		over := 0
+		o := carriage.StreamOptions{Resumable: len(in)%2 == 0, Over: func(error) { over++ }}
+		b, c := carriage.New(duplexConfig(carriage.HandlerFunc(func(r *carriage.Request) {
+			r.RetainEnvelope()
+			if s, err := r.Upstream(background); err == nil && len(in)%3 > 0 {
+				readers = append(readers, s)
+			}
+			if p, err := r.Stream(o); err == nil {
+				ps = append(ps, p)
+			}
+			r.Release()
+		}))), new(peer)
+		d := newDirect(t, c, b)
+		corr, kind := []byte("1"), bridge.KindRequest
+		if requester {
+			s, err := b.Stream(background, d.server, &carriage.Call{Protocol: mcp, Foreign: []byte(ping1)}, &carriage.StreamCall{Up: &o})
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.step()
+			readers, ps, corr, kind = append(readers, s), append(ps, s.Up()), c.one(t).Corr, bridge.KindResponse
+		}
+		for i := 0; ; i++ {
+			m, ok, rest := script(in, corr)
+			if !ok {
+				break
+			}
+			in = rest
+			if m.Method = nil; m.Kind == bridge.KindRequest {
+				m.Method = []byte("m")
+			}
+			if payload, err := m.Append(nil, nil); err == nil {
+				fb := assoc.NewBuf(len(payload))
+				fb.B = append(fb.B, payload...)
+				if err := c.a.SendBuf(wire.ChannelBridge, m.Kind.Type(), fb); err != nil {
+					t.Fatal(err)
+				}
+			}
+			d.step()
+			for k, p := range ps {
+				_ = p.TrySend([]byte("e"))
+				switch (i + k) % 9 {
+				case 6:
+					_ = p.EndEmpty()
+				case 8:
+					_ = p.Refuse(bridge.CodeNotDelivered, "no")
+				}
+			}
+			d.step()
+			for _, m := range c.take(t) { // fails on a malformed frame
+				if m.Kind == kind {
+					t.Fatalf("%v from a side that does not send it", kind)
+				}
+			}
+		}
+		d.server.TransportClosed(d.now, nil)
+		b.ForgetRetained()
+		for _, s := range readers {
+			last := carriage.EventID(0)
+			for {
+				e, err := s.Next()
+				if err != nil {
+					break
+				}
+				if e.ID <= last && e.ID != 0 {
+					t.Fatalf("event %d after %d", e.ID, last)
+				}
+				last = e.ID
+			}
+		}
+		for _, p := range ps {
+			if p.Err() == nil {
+				t.Fatal("a stream that never ends")
+			}
+		}
+		if over != len(ps) {
+			t.Fatalf("%d of %d streams told that they are over", over, len(ps))
+		}
+		if n := d.server.ChannelConn(wire.ChannelBridge).Busy(); n != 0 {
+			t.Fatalf("%d exchanges stay open", n)
+		}
+		if n, octets := b.Retained(); n != 0 || octets != 0 {
+			t.Fatalf("%d streams, %d octets still held", n, octets)
+		}
+	})
+}

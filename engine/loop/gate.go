@@ -3,7 +3,6 @@ package loop
 import (
 	"container/list"
 	"context"
-	"net"
 	"os"
 	"sync"
 	"time"
@@ -142,23 +141,3 @@ func (g *gate) do(f func() error) error {
 	}()
 	return f()
 }
-
-// gated reads from nc without holding a processor.
-type gated struct {
-	nc net.Conn
-	g  *gate
-}
-
-func (r gated) Read(p []byte) (int, error) {
-	if !r.g.held {
-		return r.nc.Read(p)
-	}
-	r.g.release()
-	n, err := r.nc.Read(p)
-	if e := r.g.acquire(); e != nil && err == nil {
-		err = e
-	}
-	return n, err
-}
-
-func (r gated) Write(p []byte) (int, error) { return r.nc.Write(p) }

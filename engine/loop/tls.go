@@ -16,6 +16,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/crypto/tlsrecord"
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/internal/buf"
 )
 
 // ALPN is the protocol name that TLS must negotiate (D12).
@@ -114,7 +115,8 @@ type secured interface {
 
 // secure runs the TLS handshake over nc.
 func secure(g *gate, nc net.Conn, sec Security) (secured, error) {
-	s := &switchConn{Conn: nc, rw: gated{nc, g}}
+	b := &carrier{nc: nc, g: g, in: buf.Get(firstRead), hold: !sec.Server}
+	s := &switchConn{Conn: nc, b: b, rw: b}
 	var hand *tlsrecord.Handover
 	cfg, base := sec.Config, net.Conn(s)
 	if !sec.Standard && tlsrecord.Available() == nil {
@@ -128,7 +130,7 @@ func secure(g *gate, nc net.Conn, sec Security) (secured, error) {
 		s.rw = struct {
 			io.Reader
 			io.Writer
-		}{tlsrecord.NewRecordReader(s.rw), s.rw}
+		}{tlsrecord.NewRecordReader(b), b}
 	}
 	var tc *tls.Conn
 	if sec.Server {
@@ -137,12 +139,15 @@ func secure(g *gate, nc net.Conn, sec Security) (secured, error) {
 		tc = tls.Client(base, cfg)
 	}
 	err := g.do(tc.Handshake)
+	b.hold, b.over = false, true
 	if err == nil && tc.ConnectionState().NegotiatedProtocol != ALPN {
 		err = ErrALPN
 	} else if err != nil {
 		err = fmt.Errorf("loop: TLS handshake: %w", err)
 	}
 	if err != nil {
+		_ = b.flush() // an alert
+		b.release()
 		if hand != nil {
 			hand.Abandon()
 		}
@@ -151,12 +156,95 @@ func secure(g *gate, nc net.Conn, sec Security) (secured, error) {
 	if hand != nil {
 		c, err := hand.Take(tc, tlsrecord.Config{Budget: sec.Budget, AESGCM: sec.AESGCM})
 		if err == nil {
-			return &ownSecured{tlsrecord.NewStream(c, nc), c}, nil
+			return &ownSecured{tlsrecord.NewStream(c, b), c, b}, nil
 		}
 		// Something in this process keeps the secrets from us (a debugging
 		// setting, say): crypto/tls goes on as if it had never been asked.
 	}
 	return &stdRecords{conn: tc, s: s}, nil
+}
+
+// carrier is the socket while a TLS handshake runs over it, with fewer system
+// calls: it reads ahead of records, and it keeps what a client says last in the
+// handshake, to send it with the CLIENT_HELLO. It holds no processor while it
+// waits.
+type carrier struct {
+	nc net.Conn
+	g  *gate
+
+	in   *buf.Buf // read ahead
+	read int      // of in.B, taken
+	out  []byte   // kept
+	hold bool     // keep what is written until the next Read
+	over bool     // TLS is: whoever reads now has a buffer
+}
+
+// Read implements io.Reader.
+func (c *carrier) Read(p []byte) (int, error) {
+	if err := c.flush(); err != nil {
+		return 0, err
+	}
+	if c.over && c.in != nil && c.read == len(c.in.B) {
+		c.release()
+	}
+	if c.in == nil {
+		return c.wait(p)
+	}
+	if c.read == len(c.in.B) {
+		n, err := c.wait(c.in.B[:cap(c.in.B)])
+		c.in.B, c.read = c.in.B[:n], 0
+		if n == 0 {
+			return 0, err
+		} // an error that came with octets comes again
+	}
+	n := copy(p, c.in.B[c.read:])
+	c.read += n
+	return n, nil
+}
+
+func (c *carrier) wait(p []byte) (int, error) {
+	if !c.g.held {
+		return c.nc.Read(p)
+	}
+	c.g.release()
+	n, err := c.nc.Read(p)
+	if e := c.g.acquire(); e != nil {
+		return 0, e
+	}
+	return n, err
+}
+
+// Write implements io.Writer.
+func (c *carrier) Write(p []byte) (int, error) {
+	if !c.hold && len(c.out) == 0 {
+		return c.nc.Write(p)
+	}
+	c.out = append(c.out, p...)
+	if !c.hold {
+		if err := c.flush(); err != nil {
+			return 0, err
+		}
+	}
+	return len(p), nil
+}
+
+func (c *carrier) flush() error {
+	if len(c.out) == 0 {
+		return nil
+	}
+	_, err := c.nc.Write(c.out)
+	c.out = nil
+	return err
+}
+
+// release ends the carrier and gives what was read ahead and not taken.
+func (c *carrier) release() (rest []byte) {
+	if c.in != nil {
+		rest = append(rest, c.in.B[c.read:]...)
+		c.in.Release()
+		c.in = nil
+	}
+	return rest
 }
 
 // handedConn is what crypto/tls sees while a Handover listens.
@@ -172,27 +260,35 @@ func (c handedConn) Write(p []byte) (int, error) { return c.h.Write(p) }
 type ownSecured struct {
 	*tlsrecord.Stream
 	c *tlsrecord.Conn
+	b *carrier
 }
 
 func (o *ownSecured) detach() (recordLayer, []byte) {
 	early := o.Release()
-	return &ownRecords{o.c}, early
+	return &ownRecords{o.c, o.b.release()}, early
 }
 
 func (o *ownSecured) abandon() {
 	_ = o.CloseWrite()
 	o.Release()
+	o.b.release()
 	o.c.Wipe()
 }
 
 // ownRecords is the record layer of crypto/tlsrecord: records are opened where
 // they were read, and a batch is sealed where it lies.
-type ownRecords struct{ c *tlsrecord.Conn }
+type ownRecords struct {
+	c     *tlsrecord.Conn
+	ahead []byte // read by the handshake, and the first to be opened
+}
 
 func (r *ownRecords) attach(*eventLoop) {}
 func (r *ownRecords) room() int         { return tlsrecord.HeaderLen }
 
 func (r *ownRecords) open(a *assoc.Association, in []byte) error {
+	if len(r.ahead) > 0 {
+		in, r.ahead = append(r.ahead, in...), nil
+	}
 	r.c.HandleBytes(in)
 	for {
 		plain, ok, err := r.c.Poll()
@@ -224,7 +320,8 @@ func (r *ownRecords) release()                { r.c.Wipe() }
 // nothing of the loop's is left in crypto/tls's buffers at the switch.
 type switchConn struct {
 	net.Conn
-	rw io.ReadWriter // the socket, cut into records
+	b  *carrier      // of the socket
+	rw io.ReadWriter // the same, cut into records
 
 	memory bool
 	in     []byte // borrowed
@@ -275,21 +372,26 @@ var errWouldBlock net.Error = wouldBlock{}
 // stdRecords is the record layer of crypto/tls itself, driven over memory: the
 // fallback, and what ours is compared with.
 type stdRecords struct {
-	conn *tls.Conn
-	s    *switchConn
-	l    *eventLoop
+	conn  *tls.Conn
+	s     *switchConn
+	l     *eventLoop
+	ahead []byte // read by the handshake, and the first to be opened
 }
 
 func (r *stdRecords) Read(p []byte) (int, error)  { return r.conn.Read(p) }
 func (r *stdRecords) Write(p []byte) (int, error) { return r.conn.Write(p) }
 
 func (r *stdRecords) detach() (recordLayer, []byte) {
+	r.ahead = r.s.b.release()
 	r.s.memory = true
-	r.s.Conn, r.s.rw = nil, nil
+	r.s.Conn, r.s.rw, r.s.b = nil, nil, nil
 	return r, nil
 }
 
-func (r *stdRecords) abandon()            { _ = r.conn.CloseWrite() }
+func (r *stdRecords) abandon() {
+	_ = r.conn.CloseWrite()
+	r.s.b.release()
+}
 func (r *stdRecords) release()            {}
 func (r *stdRecords) rest()               {}
 func (r *stdRecords) room() int           { return 0 }
@@ -309,6 +411,9 @@ func (r *stdRecords) open(a *assoc.Association, in []byte) error {
 
 // appendPlain appends what the records in in hold.
 func (r *stdRecords) appendPlain(dst, in []byte) ([]byte, error) {
+	if len(r.ahead) > 0 {
+		in, r.ahead = append(r.ahead, in...), nil
+	}
 	r.s.in = in
 	defer func() { r.s.in = nil }()
 	for {

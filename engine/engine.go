@@ -166,9 +166,10 @@ type Config struct {
 	// Certificate is the TLS certificate of our listeners; nil makes a self-signed
 	// one. Peers do not verify it: the N-PAMP key is the identity (D12).
 	Certificate *tls.Certificate
-	// Curves are the key exchanges of the outer TLS, preferred first; nil means
-	// X25519, then P-256. They are classical because the N-PAMP handshake inside
-	// makes the post-quantum exchange.
+	// Curves are the key exchanges of the outer TLS; crypto/tls chooses among
+	// them in an order of its own. nil means that we listen with X25519 and P-256
+	// and dial with P-256. They are classical because the N-PAMP handshake inside
+	// makes the post-quantum exchange (E7).
 	Curves []tls.CurveID
 	// StandardTLS leaves TLS records to crypto/tls. Otherwise crypto/tls makes the
 	// handshake, and our own record layer, which works in place, carries on.
@@ -217,17 +218,20 @@ type Engine struct {
 	sends  assoc.Counters
 	nextID atomic.Uint64
 
-	mu       sync.Mutex
-	closing  bool
-	servers  map[*loop.Server]struct{}
-	assocs   map[uint64]*Association
-	changed  chan struct{} // closed at each end of an association while closing
-	dials    sync.WaitGroup
-	refused  atomic.Uint64
-	life     context.Context // ends when Shutdown begins
-	end      context.CancelFunc
-	shutdown sync.Once
-	stopped  chan struct{}
+	mu      sync.Mutex
+	closing bool
+	// selfSigned gives the certificates of listeners that were given none; made
+	// for the first of them.
+	selfSigned func(*tls.ClientHelloInfo) (*tls.Certificate, error)
+	servers    map[*loop.Server]struct{}
+	assocs     map[uint64]*Association
+	changed    chan struct{} // closed at each end of an association while closing
+	dials      sync.WaitGroup
+	refused    atomic.Uint64
+	life       context.Context // ends when Shutdown begins
+	end        context.CancelFunc
+	shutdown   sync.Once
+	stopped    chan struct{}
 }
 
 // New starts the loops. Shutdown must follow.
@@ -237,9 +241,6 @@ func New(cfg Config) (*Engine, error) {
 	}
 	if cfg.Transport != TransportTLS && cfg.Transport != TransportTCP {
 		return nil, fmt.Errorf("engine: unknown transport %d", cfg.Transport)
-	}
-	if len(cfg.Curves) == 0 {
-		cfg.Curves = loop.DefaultCurves
 	}
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
@@ -297,7 +298,7 @@ func New(cfg Config) (*Engine, error) {
 	e.dialer = loop.Dialer{Group: e.group, Handshakes: e.shakes}
 	if cfg.Transport == TransportTLS {
 		e.dialer.Security = loop.Security{
-			Config:   loop.TLSConfig(nil, cfg.Curves),
+			Config:   loop.TLSConfig(nil, curves(cfg.Curves, loop.DialCurves)),
 			Standard: cfg.StandardTLS,
 			Budget:   e.budget,
 			AESGCM:   aesgcm.New,
@@ -459,20 +460,30 @@ func (e *Engine) serverSecurity() (loop.Security, error) {
 	}
 	e.mu.Lock()
 	defer e.mu.Unlock()
+	cfg := loop.TLSConfig(e.cfg.Certificate, curves(e.cfg.Curves, loop.ListenCurves))
 	if e.cfg.Certificate == nil {
-		cert, err := loop.SelfSigned()
-		if err != nil {
-			return loop.Security{}, fmt.Errorf("engine: certificate: %w", err)
+		if e.selfSigned == nil {
+			var err error
+			if e.selfSigned, err = loop.SelfSigned(); err != nil {
+				return loop.Security{}, fmt.Errorf("engine: certificate: %w", err)
+			}
 		}
-		e.cfg.Certificate = cert
+		cfg.GetCertificate = e.selfSigned
 	}
 	return loop.Security{
-		Config:   loop.TLSConfig(e.cfg.Certificate, e.cfg.Curves),
+		Config:   cfg,
 		Server:   true,
 		Standard: e.cfg.StandardTLS,
 		Budget:   e.budget,
 		AESGCM:   aesgcm.New,
 	}, nil
+}
+
+func curves(configured, fallback []tls.CurveID) []tls.CurveID {
+	if len(configured) > 0 {
+		return configured
+	}
+	return fallback
 }
 
 // verifier applies D12: without a rule only loopback is accepted.

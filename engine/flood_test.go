@@ -58,7 +58,7 @@ type flood struct {
 	conns map[net.Conn]struct{}
 }
 
-var clientTLS = loop.TLSConfig(nil, loop.DefaultCurves)
+var clientTLS = loop.TLSConfig(nil, loop.DialCurves)
 
 // within is a connection whose outer TLS is complete, if there is one.
 func (f *flood) within(nc net.Conn) (io.ReadWriter, error) {

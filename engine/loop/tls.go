@@ -1,7 +1,9 @@
 package loop
 
 import (
+	"crypto"
 	"crypto/ecdsa"
+	"crypto/ed25519"
 	"crypto/elliptic"
 	"crypto/rand"
 	"crypto/tls"
@@ -12,6 +14,7 @@ import (
 	"io"
 	"math/big"
 	"net"
+	"slices"
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/tlsrecord"
@@ -25,12 +28,21 @@ const ALPN = "n-pamp/2"
 // ErrALPN says that the peer's TLS does not speak N-PAMP.
 var ErrALPN = errors.New("loop: the peer did not negotiate ALPN " + ALPN)
 
-// DefaultCurves are the key exchanges of the outer TLS. It is classical on
-// purpose: the N-PAMP handshake inside makes the post-quantum exchange, and what
-// crosses the link before it is public.
-var DefaultCurves = []tls.CurveID{tls.X25519, tls.CurveP256}
+// Key exchanges of the outer TLS unless configured. They are classical on purpose:
+// the N-PAMP handshake inside makes the post-quantum exchange, and what crosses
+// the link before it is public.
+var (
+	// ListenCurves are what a listener takes.
+	ListenCurves = []tls.CurveID{tls.X25519, tls.CurveP256}
+	// DialCurves is what a dialler offers: P-256, which every implementation of TLS
+	// 1.3 has to know (RFC 8446 section 9.1) and which costs both sides a quarter
+	// less than X25519 in crypto/tls. That prefers X25519 whenever both sides know
+	// it, whatever the order here.
+	DialCurves = []tls.CurveID{tls.CurveP256}
+)
 
-// TLSConfig is the TLS 1.3 configuration of one role. cert is nil for clients.
+// TLSConfig is the TLS 1.3 configuration of one role. cert is nil for clients, and
+// for servers that set GetCertificate.
 //
 // The certificate is not verified: a peer's N-PAMP key is its identity, and the
 // association inside is authenticated by it (D12).
@@ -52,12 +64,36 @@ func TLSConfig(cert *tls.Certificate, curves []tls.CurveID) *tls.Config {
 	return c
 }
 
-// SelfSigned makes a certificate for a server that was given none.
-func SelfSigned() (*tls.Certificate, error) {
-	key, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+// SelfSigned are the certificates of a server that was given none, as a
+// GetCertificate: one with Ed25519, which signs and verifies at the least cost,
+// and for peers that don't know that one with ECDSA and P-256, which all of them
+// must.
+func SelfSigned() (func(*tls.ClientHelloInfo) (*tls.Certificate, error), error) {
+	_, edKey, err := ed25519.GenerateKey(rand.Reader)
 	if err != nil {
 		return nil, err
 	}
+	ecKey, err := ecdsa.GenerateKey(elliptic.P256(), rand.Reader)
+	if err != nil {
+		return nil, err
+	}
+	ed, err := selfSigned(edKey)
+	if err != nil {
+		return nil, err
+	}
+	ec, err := selfSigned(ecKey)
+	if err != nil {
+		return nil, err
+	}
+	return func(hello *tls.ClientHelloInfo) (*tls.Certificate, error) {
+		if slices.Contains(hello.SignatureSchemes, tls.Ed25519) {
+			return ed, nil
+		}
+		return ec, nil
+	}, nil
+}
+
+func selfSigned(key crypto.Signer) (*tls.Certificate, error) {
 	serial, err := rand.Int(rand.Reader, new(big.Int).Lsh(big.NewInt(1), 127))
 	if err != nil {
 		return nil, err
@@ -71,7 +107,7 @@ func SelfSigned() (*tls.Certificate, error) {
 		KeyUsage:     x509.KeyUsageDigitalSignature,
 		ExtKeyUsage:  []x509.ExtKeyUsage{x509.ExtKeyUsageServerAuth},
 	}
-	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, &key.PublicKey, key)
+	der, err := x509.CreateCertificate(rand.Reader, tmpl, tmpl, key.Public(), key)
 	if err != nil {
 		return nil, err
 	}
@@ -115,7 +151,7 @@ type secured interface {
 
 // secure runs the TLS handshake over nc.
 func secure(g *gate, nc net.Conn, sec Security) (secured, error) {
-	b := &carrier{nc: nc, g: g, in: buf.Get(firstRead), hold: !sec.Server}
+	b := newCarrier(nc, g, sec.Server)
 	s := &switchConn{Conn: nc, b: b, rw: b}
 	var hand *tlsrecord.Handover
 	cfg, base := sec.Config, net.Conn(s)
@@ -177,6 +213,10 @@ type carrier struct {
 	out  []byte   // kept
 	hold bool     // keep what is written until the next Read
 	over bool     // TLS is: whoever reads now has a buffer
+}
+
+func newCarrier(nc net.Conn, g *gate, server bool) *carrier {
+	return &carrier{nc: nc, g: g, in: buf.Get(firstRead), hold: !server}
 }
 
 // Read implements io.Reader.

@@ -3,6 +3,8 @@ package loop
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/rand"
 	"crypto/tls"
 	"errors"
 	"io"
@@ -51,7 +53,11 @@ func (r *rawPeer) Read(p []byte) (int, error) {
 func (r *rawPeer) SetWriteDeadline(time.Time) error { return nil }
 
 var testCert = func() *tls.Certificate {
-	c, err := SelfSigned()
+	_, key, err := ed25519.GenerateKey(rand.Reader)
+	if err != nil {
+		panic(err)
+	}
+	c, err := selfSigned(key)
 	if err != nil {
 		panic(err)
 	}
@@ -64,7 +70,7 @@ func newTLSRig(t testing.TB, clientALPN ...string) (*tlsRig, error) {
 	t.Cleanup(func() { a.Close(); b.Close() })
 	_ = a.SetDeadline(time.Now().Add(10 * time.Second))
 	_ = b.SetDeadline(time.Now().Add(10 * time.Second))
-	cfg := TLSConfig(nil, DefaultCurves)
+	cfg := TLSConfig(nil, ListenCurves)
 	if clientALPN != nil {
 		cfg.NextProtos = clientALPN
 	}
@@ -73,7 +79,7 @@ func newTLSRig(t testing.TB, clientALPN ...string) (*tlsRig, error) {
 	done := make(chan error, 1)
 	go func() { done <- peer.Handshake() }()
 	g := &gate{p: newProcessors(1), ctx: context.Background(), deadline: time.Now().Add(time.Minute)}
-	outer, err := secure(g, a, Security{Config: TLSConfig(testCert, DefaultCurves), Server: true, Standard: true})
+	outer, err := secure(g, a, Security{Config: TLSConfig(testCert, ListenCurves), Server: true, Standard: true})
 	if err != nil {
 		a.Close()
 		<-done
@@ -239,12 +245,12 @@ func TestTLS_WithoutALPNIsRefused(t *testing.T) {
 	a, b := net.Pipe()
 	defer a.Close()
 	defer b.Close()
-	cfg := TLSConfig(nil, DefaultCurves)
+	cfg := TLSConfig(nil, ListenCurves)
 	cfg.NextProtos = nil
 	done := make(chan error, 1)
 	go func() { done <- tls.Client(b, cfg).Handshake() }()
 	g := &gate{p: newProcessors(1), ctx: context.Background(), deadline: time.Now().Add(time.Minute)}
-	_, err := secure(g, a, Security{Config: TLSConfig(testCert, DefaultCurves), Server: true})
+	_, err := secure(g, a, Security{Config: TLSConfig(testCert, ListenCurves), Server: true})
 	a.Close()
 	<-done
 	if !errors.Is(err, ErrALPN) {

@@ -107,14 +107,8 @@ func (c *conn) HandleHello(h *control.Hello) {
 	for _, id := range h.Protocols {
 		c.speaks[id>>6] |= 1 << (id & 63)
 	}
-	c.eachOutlet(func(o *outlet) { // HELLO says what a stream may bring at first
-		o.limit()
-		o.pump()
-	})
-	c.eachSet(func(o *setOutlet) {
-		o.limit()
-		o.pump()
-	})
+	c.eachOutlet((*outlet).again) // HELLO says what a stream may bring at first
+	c.eachSet((*setOutlet).again)
 }
 
 // common says that both sides speak the protocol, as far as is known.

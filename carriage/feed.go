@@ -39,6 +39,7 @@ type feed struct {
 	doc      bool
 	up       bool   // it goes along with a request of ours and is no answer
 	head     []byte // what the topic's events begin with
+	front    int    // octets in front of an event's foreign ones; 0 if none can be carried
 
 	declared atomic.Pointer[declared] // instead of what the request did; set before the first event
 
@@ -153,27 +154,6 @@ func (f *feed) behind() bool {
 	return f.taken >= EventID(len(f.early)) && n <= t.log.first
 }
 
-// octets is how many octets the events after one and up to another have, as far as
-// they are held.
-func (f *feed) octets(after, last EventID) (n int) {
-	f.mu.Lock()
-	defer f.mu.Unlock()
-	log := &f.own
-	if f.topic != nil {
-		f.topic.mu.RLock()
-		defer f.topic.mu.RUnlock()
-		log = &f.topic.log
-	}
-	for id := after + 1; id <= last; id++ {
-		if k := f.number(id); id <= EventID(len(f.early)) {
-			n += f.early[id-1].Len()
-		} else if k > log.first {
-			n += len(f.head) + log.at(k).tail.Len()
-		}
-	}
-	return n
-}
-
 // take says that the event was handed to the association. The outlet keeps its own
 // ownership of the tail.
 func (f *feed) take(o *outlet, id EventID) {
@@ -254,8 +234,10 @@ func (f *feed) push(foreign []byte, block bool) (wait <-chan struct{}, err error
 	if f.topic != nil {
 		return nil, ErrNotSubscribed
 	}
-	if err := f.check(bridge.KindData, foreign); err != nil {
-		return nil, err
+	if f.front == 0 || !f.b.cfg.Tags.Plain(f.proto.ID, foreign) || f.front+len(foreign) > f.home.Load().MaxSend() {
+		if err := f.check(bridge.KindData, foreign); err != nil {
+			return nil, err
+		}
 	}
 	if w := f.waiting(); w > 0 && w+uint64(len(foreign)+eventCost) > uint64(f.opts.Buffer) {
 		if !block {
@@ -286,13 +268,28 @@ func (f *feed) sendable() error {
 	return nil
 }
 
-// check says whether a message of the stream can be carried to where it goes now.
-func (f *feed) check(kind bridge.Kind, foreign []byte) error {
+// message is one of the stream.
+func (f *feed) message(kind bridge.Kind, foreign []byte) bridge.Message {
 	m := bridge.Message{
 		Kind: kind, Protocol: f.proto.ID, Content: f.content, MediaType: f.media, Corr: f.corr,
 		HasStream: kind == bridge.KindData || kind == bridge.KindEnd, Foreign: foreign,
 	}
 	f.envelope(&m)
+	return m
+}
+
+// measure finds out what stands in front of an event. The caller holds mu, or f is
+// new.
+func (f *feed) measure() {
+	m := f.message(bridge.KindData, nil)
+	if f.front = 0; m.Check(f.b.cfg.Tags) == nil {
+		f.front = m.PrefixSize()
+	}
+}
+
+// check says whether a message of the stream can be carried to where it goes now.
+func (f *feed) check(kind bridge.Kind, foreign []byte) error {
+	m := f.message(kind, foreign)
 	if !m.HasStream && f.proto.Class == ClassJSONRPC && !f.doc {
 		if err := checkReply(&m, f.id, f.b.cfg.MaxDepth); err != nil {
 			return fmt.Errorf("%w: %w", ErrMalformed, err)

@@ -93,6 +93,7 @@ func (p *Producer) Declare(d Declaration) error {
 		return f.sendable()
 	}
 	f.declared.Store(out)
+	f.measure()
 	return nil
 }
 

@@ -5,6 +5,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -14,9 +15,9 @@ import (
 //	posted -> attached -> over: the terminal frame was handed to the association,
 //	                            or the association ended
 //
-// It takes an event from its feed when the event can leave: when the peer's credit
-// allows it and the association has room. Only a few frames of it are in the
-// association's queue at a time, and while they leave the queue asks for more.
+// It holds the one event that goes next, if the peer's credit allows it. When several
+// things want to leave, the association's queue asks for that event when it is the
+// stream's turn (sched.Source): what a stream has to send waits with its producer.
 type outlet struct {
 	node  sched.Node
 	flow  sched.Flow
@@ -29,17 +30,21 @@ type outlet struct {
 	f *feed
 
 	msg      bridge.Message
+	data     bridge.Template // of the events that say that they are resumable, or not
+	marked   bool            // which of them
 	credit   sched.Credit
+	item     item    // what goes next; its kind is 0 if nothing does
+	prefix   int     // octets in front of it
 	sent     EventID // the last event handed to the association
 	attached bool
 	over     bool
-	filling  bool
-	left     EventID // as gone was when the timer was started
+	asked    bool          // the queue asks: what takes frames out of it has to wait
+	moved    time.Duration // when something left last, while the timer runs
 }
 
-// outletShare is how many octets of one stream are in the association's queue
-// before it keeps the rest.
-const outletShare = 16 << 10
+// directShare is about how many octets of one stream are sent in a row before others
+// have their turn.
+const directShare = 16 << 10
 
 func newOutlet(c *conn, r *Request, f *feed) *outlet {
 	o := &outlet{c: c, r: r, f: f}
@@ -98,38 +103,24 @@ func (o *outlet) RunTask() {
 	}
 }
 
-// blocked says that the outlet need not even look for something to send. When the
-// queue asks for more, a single frame is about to leave.
-func (o *outlet) blocked() bool {
-	full := o.flow.Octets() >= outletShare && !(o.filling && o.flow.Len() == 1)
-	return full || o.wait.waiting()
-}
+// blocked says that the outlet need not even look for something to send: it waits for
+// its turn, or for credit.
+func (o *outlet) blocked() bool { return o.flow.Len() > 0 || o.wait.waiting() }
 
 func (o *outlet) fellBehind() {
 	o.cut(ErrSlowConsumer, "fell behind: the consumer reads too slowly")
 }
 
-// Refill runs on the loop: the queue has room for more of this stream.
-func (o *outlet) Refill() {
-	if o.over || o.wait.waiting() {
-		return
-	}
-	o.filling = true
-	o.pump()
-	o.filling = false
-}
-
-// late says that the queue is asking for more: what takes frames out of it has to
-// wait for a task.
+// late says that the queue is asking: what takes frames out of it has to wait for a
+// task.
 func (o *outlet) late() bool {
-	if o.filling {
+	if o.asked {
 		o.c.a.PostOnce(&o.node)
 	}
-	return o.filling
+	return o.asked
 }
 
-// resend runs on the loop: the association has room again. false means that it has
-// not enough.
+// resend runs on the loop: what a peer without HELLO allows may be more by now.
 func (o *outlet) resend() bool {
 	o.c.starved.remove(&o.wait)
 	if o.c.a.PeerHello() == nil {
@@ -141,75 +132,118 @@ func (o *outlet) resend() bool {
 
 // pump sends what can leave now.
 func (o *outlet) pump() {
-	o.advance()
-	if !o.over && o.flow.Len() > 0 {
-		o.watch()
+	if o.over || o.blocked() {
+		return
 	}
-}
-
-func (o *outlet) advance() {
-	for !o.over && !o.blocked() {
-		it, ok, lost := o.f.next(o)
-		if lost {
-			o.fellBehind()
+	a, ch := o.c.a, o.c.b.cfg.Channel
+	t, n, ok := o.stage()
+	for left := directShare; ok && left > 0 && a.Direct(ch, n); left -= n {
+		b, err := a.Begin(ch, t, n)
+		if err == nil {
+			err = a.End(o.Fill(b))
+		}
+		if err != nil {
+			o.failed(err)
 			return
 		}
-		if !ok || !o.step(&it) {
-			return
-		}
+		t, n, ok = o.next()
 	}
+	if !ok {
+		return
+	}
+	if err := a.Offer(ch, t, &o.flow, n); err != nil {
+		o.failed(err)
+		return
+	}
+	o.watch()
 }
 
-// step sends one frame, if it can leave now.
-func (o *outlet) step(it *item) bool {
-	defer it.tail.Release()
-	n := it.octets()
-	if it.counts() && !o.credit.Allows(n) {
-		o.short()
-		return false
-	}
-	switch err := o.emit(it); {
-	case err == assoc.ErrWouldBlock:
-		o.starve()
-		return false
-	case o.c.closing(err):
-		return false // HandleClose follows
-	case err != nil:
+// failed says that the association did not take what was staged.
+func (o *outlet) failed(err error) {
+	o.unstage()
+	if !o.c.closing(err) { // otherwise HandleClose follows
 		o.cut(err, "the event can't be carried: "+reason(err))
-		return false
 	}
-	if it.counts() {
-		o.credit.Take(n)
-	}
-	if it.kind != bridge.KindData {
-		o.close() // it was the terminal frame
-		o.f.retire(o)
-		return false
-	}
-	o.sent = it.id
-	o.f.take(o, it.id)
-	if o.f.opts.Sent != nil {
-		o.tellSent(n)
-	}
-	return true
 }
 
-func (o *outlet) tellSent(octets int) {
-	defer func() {
-		if p := recover(); p != nil {
-			o.c.b.panicked("stream's Sent", &o.c.b.stats.handlerPanics, p)
-		}
-	}()
-	o.f.opts.Sent(octets)
+// again looks anew at what is to be sent: what the peer takes has changed.
+func (o *outlet) again() {
+	o.c.a.DropFlow(&o.flow)
+	o.unstage()
+	o.limit()
+	o.pump()
 }
 
-// emit hands one frame to the association.
-func (o *outlet) emit(it *item) error {
-	a, m := o.c.a, &o.msg
-	m.Kind, m.Transport, m.Foreign = it.kind, it.transport, it.tail.Octets()
+// stage takes what goes next out of the feed and says what its frame will be; ok is
+// false if there is nothing, or nothing that may be sent now.
+func (o *outlet) stage() (t wire.FrameType, n int, ok bool) {
+	it, ok, lost := o.f.next(o)
+	if lost {
+		o.fellBehind()
+	}
+	if !ok {
+		return 0, 0, false
+	}
+	o.item = it
+	if it.counts() && !o.credit.Allows(it.octets()) {
+		o.unstage()
+		o.short()
+		return 0, 0, false
+	}
+	err := o.measure(&it)
+	if n = o.prefix + it.octets(); err == nil && n > o.c.a.MaxSend() {
+		err = assoc.ErrTooLarge
+	}
+	if err != nil {
+		o.failed(err)
+		return 0, 0, false
+	}
+	return it.kind.Type(), n, true
+}
+
+func (o *outlet) unstage() {
+	o.item.tail.Release()
+	o.item = item{}
+}
+
+// start is how the foreign octets of an item begin.
+func (it *item) start() []byte {
 	if len(it.head) > 0 {
-		m.Foreign = it.head // what it starts with is what matters for the prefix
+		return it.head
 	}
+	return it.tail.Octets()
+}
+
+// measure finds out what stands in front of an item, or that nothing can. The data
+// template is empty before the first event.
+func (o *outlet) measure(it *item) (err error) {
+	if !o.templated(it) {
+		m := o.message(it)
+		if err = m.Check(o.c.b.cfg.Tags); err == nil {
+			o.prefix = m.PrefixSize()
+		}
+		return err
+	}
+	if o.data.PrefixSize() == 0 || o.marked != it.resumable {
+		if o.data, err = o.message(it).Template(o.c.b.cfg.Tags); err != nil {
+			return err
+		}
+		o.marked = it.resumable
+	}
+	o.prefix = o.data.PrefixSize()
+	return nil
+}
+
+// templated says that the item is one of the many that look alike.
+func (o *outlet) templated(it *item) bool {
+	return it.kind == bridge.KindData && o.c.b.cfg.Tags.Plain(o.msg.Protocol, it.start())
+}
+
+// message is the one that carries an item, but for what follows the start of its
+// foreign octets.
+func (o *outlet) message(it *item) *bridge.Message {
+	m := &o.msg
+	m.Kind, m.Transport, m.Foreign = it.kind, it.transport, it.start()
 	m.HasStream, m.Stream, m.Flags = false, bridge.StreamControl{}, 0
 	if it.counts() {
 		m.HasStream, m.Stream.EventID = true, it.id
@@ -221,36 +255,60 @@ func (o *outlet) emit(it *item) error {
 		}
 	}
 	o.f.envelope(m)
-	head, t := m.PrefixSize()+len(it.head), it.kind.Type()
-	n := head + it.tail.Len()
-	if n > a.MaxSend() {
-		return assoc.ErrTooLarge
-	}
-	if o.flow.Len() == 0 && a.Direct(o.c.b.cfg.Channel, n) {
-		b, err := a.Begin(o.c.b.cfg.Channel, t, n)
-		if err != nil {
-			return err
-		}
-		if b, err = m.AppendPrefix(b, o.c.b.cfg.Tags); err != nil {
-			a.Cancel()
-			return err
-		}
-		return a.End(append(append(b, it.head...), it.tail.Octets()...))
-	}
-	b := assoc.NewBuf(head)
-	prefix, err := m.AppendPrefix(b.B, o.c.b.cfg.Tags)
-	if err != nil {
-		b.Release()
-		return err
-	}
-	b.B = append(prefix, it.head...)
-	return a.EnqueueShared(o.c.b.cfg.Channel, t, &o.flow, b, it.tail.Retain())
+	return m
 }
 
-// starve waits for outbound room.
-func (o *outlet) starve() {
-	o.queue()
-	o.watch()
+// Fill implements sched.Source: it appends what is staged.
+func (o *outlet) Fill(dst []byte) []byte {
+	it := &o.item
+	if o.templated(it) {
+		dst = o.data.AppendPrefix(dst, it.id)
+	} else {
+		// It was checked when it was staged, and nothing of it has changed.
+		dst, _ = o.message(it).AppendPrefix(dst, o.c.b.cfg.Tags)
+	}
+	return append(append(dst, it.head...), it.tail.Octets()...)
+}
+
+// Next implements sched.Source. Nothing may be taken out of the queue meanwhile.
+func (o *outlet) Next() (t wire.FrameType, n int, ok bool) {
+	o.asked = true
+	t, n, ok = o.next()
+	o.asked = false
+	return t, n, ok
+}
+
+// next accounts for what has left, and stages what follows.
+func (o *outlet) next() (t wire.FrameType, n int, ok bool) {
+	it := o.item
+	n = it.octets()
+	o.unstage()
+	if it.counts() {
+		o.credit.Take(n)
+	}
+	if it.kind != bridge.KindData {
+		o.close() // it was the terminal frame
+		o.f.retire(o)
+		return 0, 0, false
+	}
+	o.sent = it.id
+	if o.timer.Active() {
+		o.moved = o.c.a.Now()
+	}
+	o.f.take(o, it.id)
+	if o.f.opts.Sent != nil {
+		o.tellSent(n)
+	}
+	return o.stage()
+}
+
+func (o *outlet) tellSent(octets int) {
+	defer func() {
+		if p := recover(); p != nil {
+			o.c.b.panicked("stream's Sent", &o.c.b.stats.handlerPanics, p)
+		}
+	}()
+	o.f.opts.Sent(octets)
 }
 
 // queue has the outlet tried again when there is room, or soon.
@@ -270,13 +328,10 @@ func (o *outlet) watch() {
 		return
 	}
 	if _, limited := o.c.streamLimit(); !limited {
-		o.left = o.gone()
+		o.moved = o.c.a.Now()
 		o.c.a.StartTimer(&o.timer, o.c.b.cfg.StallTimeout)
 	}
 }
-
-// gone is the last event that is not in the queue any more.
-func (o *outlet) gone() EventID { return o.sent - EventID(o.flow.Len()) }
 
 // short waits for credit. What a peer is allowed whose HELLO is still to come
 // changes without a word from it, so that is looked at again.
@@ -287,11 +342,11 @@ func (o *outlet) short() {
 }
 
 // HandleExpire runs on the loop: has anything left in the meantime?
-func (o *outlet) HandleExpire(time.Duration) {
-	switch {
-	case !o.wait.waiting() && o.flow.Len() == 0:
-	case o.gone() != o.left:
-		o.watch()
+func (o *outlet) HandleExpire(now time.Duration) {
+	switch rest := o.moved + o.c.b.cfg.StallTimeout - now; {
+	case !o.blocked():
+	case rest > 0:
+		o.c.a.StartTimer(&o.timer, rest)
 	default:
 		o.cut(ErrSlowConsumer, "nothing of the stream leaves: the peer reads too slowly")
 	}
@@ -302,7 +357,7 @@ func (o *outlet) cancel(err error) {
 	if o.over {
 		return // it has its terminal frame
 	}
-	o.sent -= EventID(o.c.a.DropFlow(&o.flow))
+	o.c.a.DropFlow(&o.flow)
 	o.c.b.stats.streamsCancelled.Add(1)
 	m := bridge.Message{
 		Kind: bridge.KindEnd, Protocol: o.msg.Protocol, Content: o.msg.Content, MediaType: o.msg.MediaType,
@@ -335,10 +390,10 @@ func (o *outlet) end(err error, code bridge.Code, text string) {
 }
 
 // rewind goes on behind an earlier event, which its consumer has asked for on the
-// same association. What was not sent has taken no credit.
+// same association.
 func (o *outlet) rewind(after EventID) {
-	n := EventID(o.c.a.DropFlow(&o.flow))
-	o.credit.Return(o.f.octets(o.sent-n, o.sent))
+	o.c.a.DropFlow(&o.flow)
+	o.unstage()
 	o.sent = after
 	if o.wait.waiting() {
 		o.c.starved.remove(&o.wait)
@@ -362,6 +417,7 @@ func (o *outlet) lost(err error) {
 // close takes the outlet off its association.
 func (o *outlet) close() {
 	o.over = true
+	o.unstage()
 	c := o.c
 	c.a.StopTimer(&o.timer)
 	if o.wait.waiting() {

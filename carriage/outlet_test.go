@@ -35,8 +35,8 @@ func crowded(t *testing.T, streams int, cfg carriage.Config, edit func(*assoc.Op
 	return pair, b, p
 }
 
-// However many streams have much to send, they leave half of the outbound limit to
-// others, and all of them get on when there is room (L22, L23).
+// However many streams have much to send, they take nothing of the outbound limit, and
+// all of them get on when there is room (L22, L23).
 func TestOutlet_StreamsLeaveRoomForOthers(t *testing.T) {
 	const streams, events = 50, 40
 	h := &streamed{t: t, o: carriage.StreamOptions{Buffer: 1 << 20}}
@@ -49,8 +49,8 @@ func TestOutlet_StreamsLeaveRoomForOthers(t *testing.T) {
 		must(t, q.End(fmt.Append(nil, i)))
 	}
 	pair.Run(time.Millisecond)
-	if q := pair.Server.Queued(); q > 64<<10+16<<10 || q < 48<<10 {
-		t.Errorf("%d octets queued of a limit of 128 KiB", q)
+	if q := pair.Server.Queued(); q != 0 {
+		t.Errorf("%d octets queued", q)
 	}
 	if err := pair.Server.SendBuf(wire.ChannelBridge, bridge.TypeNotify, assoc.NewBuf(0)); err != nil {
 		t.Errorf("nothing is left for others: %v", err)
@@ -84,13 +84,12 @@ func TestOutlet_StreamsLeaveRoomForOthers(t *testing.T) {
 	}
 }
 
-// What limits a stream may be the budget that associations share; then nobody says
-// when there is room.
+// Streams get on although others have used up the budget that associations share.
 func TestOutlet_SharedBudget(t *testing.T) {
 	budget := buf.NewBudget(40 << 10)
 	h := &streamed{t: t, o: carriage.StreamOptions{Buffer: 1 << 20}}
 	pair, _, p := crowded(t, 3, config(h), func(o *assoc.Options) { o.Budget = budget })
-	if !budget.Take(36 << 10) { // another association's
+	if !budget.Take(40 << 10) { // another association's
 		t.Fatal("no budget")
 	}
 	pair.Server.Block(true)
@@ -101,9 +100,8 @@ func TestOutlet_SharedBudget(t *testing.T) {
 	}
 	pair.Run(time.Second)
 	pair.Server.Block(false)
-	pair.Run(time.Millisecond)
-	budget.Give(36 << 10)
 	pair.Run(time.Second)
+	budget.Give(40 << 10)
 	if n := len(p.take(t)); n != 120 {
 		t.Errorf("%d events of 120", n)
 	}

@@ -109,6 +109,7 @@ func (r *Request) stream(o StreamOptions) (*feed, error) {
 		label: m.Label, hasLabel: m.HasLabel, effect: r.effect, doc: r.doc,
 	}
 	f.label.Scope = bytes.Clone(m.Label.Scope)
+	f.measure()
 	f.home.Store(r.c.a)
 	f.cur.Store(newOutlet(r.c, r, f))
 	r.feed.Store(f)

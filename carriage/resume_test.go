@@ -455,6 +455,7 @@ func TestRetained_BoundedByOctets(t *testing.T) {
 	pair.Settle()
 	pair, p = relink(t, b)
 	p.send(t, resume("1", 82, ""))
+	pair.Settle()
 	p.send(t, resume("1", 81, "")) // the stream is live now, so this ends it
 	pair.Settle()
 	ms := p.take(t)

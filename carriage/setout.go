@@ -5,8 +5,8 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
-	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/sched"
+	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -88,7 +88,7 @@ func (r *Request) RespondSet(parts []SetPart, o SetOptions) error {
 }
 
 // setOutlet is a document set on its way to who asked for it. It belongs to the
-// association's loop, and takes a frame when that can leave, as an outlet does.
+// association's loop, and gives the next frame when that can leave, as an outlet does.
 type setOutlet struct {
 	node  sched.Node
 	flow  sched.Flow
@@ -99,17 +99,18 @@ type setOutlet struct {
 	r *Request
 	o SetOptions
 
-	parts   []SetPart
-	part    int // the next to be sent
-	off     int // octets of it that were sent
-	msg     bridge.Message
-	credit  sched.Credit
-	sent    EventID
-	stream  bool
-	over    bool
-	filling bool
-	frames  int // handed to the association
-	left    int // frames that had left when the timer was started
+	parts  []SetPart
+	part   int // the next to be sent
+	off    int // octets of it that were sent
+	msg    bridge.Message
+	credit sched.Credit
+	sent   EventID
+	stream bool
+	over   bool
+	asked  bool          // the queue asks: what takes frames out of it has to wait
+	n      int           // octets of its part in the frame that is next
+	last   bool          // of the set
+	moved  time.Duration // when something left last, while the timer runs
 }
 
 // frame fills in a frame with octets of a part.
@@ -196,19 +197,14 @@ func (s *setOutlet) next() (n int, last bool) {
 	return n, last
 }
 
-// blocked says that the set's share of the queue is taken.
-func (s *setOutlet) blocked() bool {
-	return s.flow.Octets() >= outletShare && !(s.filling && s.flow.Len() == 1) || s.wait.waiting()
-}
+// blocked says that the set waits for its turn, or for credit.
+func (s *setOutlet) blocked() bool { return s.flow.Len() > 0 || s.wait.waiting() }
 
-// Refill runs on the loop: the queue has room for more of this set.
-func (s *setOutlet) Refill() {
-	if s.over || s.wait.waiting() {
-		return
-	}
-	s.filling = true
+// again looks anew at what is to be sent: what the peer takes has changed.
+func (s *setOutlet) again() {
+	s.c.a.DropFlow(&s.flow)
+	s.limit()
 	s.pump()
-	s.filling = false
 }
 
 // resend runs on the loop: the association has room again. false means that it has
@@ -230,63 +226,74 @@ func (s *setOutlet) queue() {
 	}
 }
 
-// pump sends what can leave now.
+// pump puts the next frame in for its turn.
 func (s *setOutlet) pump() {
-	for !s.over && !s.blocked() && s.step() {
+	if s.over || s.blocked() {
+		return
 	}
-	if !s.over && (s.flow.Len() > 0 || s.wait.waiting()) {
+	if t, n, ok := s.stage(); ok {
+		if err := s.c.a.Offer(s.c.b.cfg.Channel, t, &s.flow, n); err != nil {
+			s.failed(err)
+			return
+		}
+	}
+	if !s.over && s.blocked() {
 		s.watch()
 	}
 }
 
-// step sends one frame, if it can leave now.
-func (s *setOutlet) step() bool {
-	n, last := s.next()
-	if s.stream && !s.credit.Allows(n) {
+func (s *setOutlet) failed(err error) {
+	if !s.c.closing(err) { // otherwise HandleClose follows
+		s.cut(err, "the document can't be carried: "+reason(err))
+	}
+}
+
+// stage fills in the next frame and says what it is, if it may be sent now.
+func (s *setOutlet) stage() (t wire.FrameType, size int, ok bool) {
+	s.n, s.last = s.next()
+	if s.stream && !s.credit.Allows(s.n) {
 		if s.c.a.PeerHello() == nil {
 			s.queue() // what is allowed changes without a word from the peer
 		}
-		return false
+		return 0, 0, false
 	}
-	switch err := s.emit(); {
-	case err == assoc.ErrWouldBlock:
-		s.queue()
-		return false
-	case s.c.closing(err):
-		return false // HandleClose follows
-	case err != nil:
-		s.cut(err, "the document can't be carried: "+reason(err))
-		return false
+	err := s.msg.Check(s.c.b.cfg.Tags)
+	if size = s.msg.Size(); err == nil && size > s.c.a.MaxSend() {
+		err = assoc.ErrTooLarge
 	}
-	s.frames++
+	if err != nil {
+		s.failed(err)
+		return 0, 0, false
+	}
+	return s.msg.Kind.Type(), size, true
+}
+
+// Fill implements sched.Source.
+func (s *setOutlet) Fill(dst []byte) []byte {
+	dst, _ = s.msg.Append(dst, s.c.b.cfg.Tags) // it was checked when it was staged
+	return dst
+}
+
+// Next implements sched.Source. Nothing may be taken out of the queue meanwhile.
+func (s *setOutlet) Next() (t wire.FrameType, size int, ok bool) {
+	s.asked = true
+	defer func() { s.asked = false }()
 	if s.stream {
-		s.credit.Take(n)
+		s.credit.Take(s.n)
 		s.sent++
 	}
-	s.off += n
+	if s.timer.Active() {
+		s.moved = s.c.a.Now()
+	}
+	s.off += s.n
 	if s.off == len(s.parts[s.part].Foreign) {
 		s.part, s.off = s.part+1, 0
 	}
-	if last {
+	if s.last {
 		s.finish(nil)
+		return 0, 0, false
 	}
-	return !last
-}
-
-// emit hands the frame that was filled in to the association.
-func (s *setOutlet) emit() error {
-	a, m := s.c.a, &s.msg
-	if m.Size() > a.MaxSend() {
-		return assoc.ErrTooLarge
-	}
-	b := assoc.NewBuf(m.PrefixSize())
-	prefix, err := m.AppendPrefix(b.B, s.c.b.cfg.Tags)
-	if err != nil {
-		b.Release()
-		return err
-	}
-	b.B = prefix
-	return a.EnqueueShared(s.c.b.cfg.Channel, m.Kind.Type(), &s.flow, b, buf.SharedCopy(m.Foreign))
+	return s.stage()
 }
 
 // watch has the set cut when nothing of it leaves for the stall deadline, unless it
@@ -296,17 +303,17 @@ func (s *setOutlet) watch() {
 		return
 	}
 	if _, limited := s.c.streamLimit(); !limited || !s.stream {
-		s.left = s.frames - s.flow.Len()
+		s.moved = s.c.a.Now()
 		s.c.a.StartTimer(&s.timer, s.c.b.cfg.StallTimeout)
 	}
 }
 
 // HandleExpire runs on the loop: has anything left in the meantime?
-func (s *setOutlet) HandleExpire(time.Duration) {
-	switch {
-	case !s.wait.waiting() && s.flow.Len() == 0:
-	case s.frames-s.flow.Len() != s.left:
-		s.watch()
+func (s *setOutlet) HandleExpire(now time.Duration) {
+	switch rest := s.moved + s.c.b.cfg.StallTimeout - now; {
+	case !s.blocked():
+	case rest > 0:
+		s.c.a.StartTimer(&s.timer, rest)
 	default:
 		s.cut(ErrSlowConsumer, "nothing of the document leaves: the peer reads too slowly")
 	}
@@ -314,7 +321,7 @@ func (s *setOutlet) HandleExpire(time.Duration) {
 
 // cut ends the set with NotDelivered.
 func (s *setOutlet) cut(err error, text string) {
-	if s.filling { // nothing may be taken out of the queue now
+	if s.asked { // nothing may be taken out of the queue now
 		s.c.a.PostOnce(&s.node)
 		return
 	}
@@ -342,14 +349,10 @@ func (s *setOutlet) cancel() {
 	s.finish(ErrCancelled)
 }
 
-// drop takes what has not left out of the queue.
-func (s *setOutlet) drop() {
-	if n := s.c.a.DropFlow(&s.flow); s.stream {
-		s.sent -= EventID(n)
-	}
-}
+// drop gives up what has not left.
+func (s *setOutlet) drop() { s.c.a.DropFlow(&s.flow) }
 
-// finish ends the exchange on this side: what is queued still leaves.
+// finish ends the exchange on this side.
 func (s *setOutlet) finish(err error) {
 	if s.over {
 		return

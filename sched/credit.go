@@ -58,12 +58,6 @@ func (c *Credit) Take(n int) bool {
 	return true
 }
 
-// Return takes back n octets that Take counted and that were not sent.
-func (c *Credit) Return(n int) {
-	invariant.Check(n >= 0 && uint64(n) <= c.sent, "sched: returned more than was taken")
-	c.sent -= min(c.sent, uint64(max(n, 0)))
-}
-
 // Allows reports what Take would.
 func (c *Credit) Allows(n int) bool {
 	if n < 0 {

@@ -48,6 +48,11 @@ func TestInvariantsCatchMisuse(t *testing.T) {
 			q.Push(makeFrame(wire.ChannelBridge, 0, &fl, 100))
 			other.DropFlow(&fl)
 		},
+		"offer of a flow without source": func() {
+			var q Queue
+			var fl Flow
+			q.Offer(&fl, wire.ChannelBridge, wire.FirstChannelType, 100)
+		},
 		"node without owner": func() { new(Inbox).Push(new(Node)) },
 		"timer without owner": func() {
 			NewWheel(1, 0).Start(new(Timer), 1)

@@ -24,16 +24,14 @@ type Frame struct {
 	// Buf holds the plaintext at B[wire.HeaderLen:], with room for the header in
 	// front of it. It belongs to the frame; nil stands for an empty payload.
 	Buf *buf.Buf
-	// Tail is the rest of the plaintext, which the frame shares with others; nil for
-	// none. The frame is one of its owners.
-	Tail *buf.Shared
 	// Flow is the exchange that the frame belongs to, nil for none. It must not
 	// change while the frame is queued.
 	Flow *Flow
 
-	next  *Frame
-	size  int32
-	state uint8
+	next    *Frame
+	size    int32
+	state   uint8
+	offered bool // stands for what the flow's source keeps
 }
 
 const (
@@ -60,26 +58,42 @@ func PutFrame(f *Frame) {
 		return
 	}
 	invariant.Check(f.state == frameOwned, "sched: put back a frame that is queued or was put back before")
-	b, tail := f.Buf, f.Tail
+	if f.offered {
+		return // it is a part of its flow
+	}
+	b := f.Buf
 	*f = Frame{state: framePooled}
 	b.Release()
-	tail.Release()
 	frames.Put(f)
 }
 
+// Offered says that the frame's plaintext is still with the Source of its flow: see
+// Queue.Offer.
+func (f *Frame) Offered() bool { return f.offered }
+
 // Plaintext returns the size of the frame's plaintext in octets.
 func (f *Frame) Plaintext() int {
-	n := f.Tail.Len()
-	if f.Buf != nil {
-		n += max(0, len(f.Buf.B)-wire.HeaderLen)
+	if f.offered {
+		return int(f.size) - wire.HeaderLen
 	}
-	return n
+	if f.Buf == nil {
+		return 0
+	}
+	return max(0, len(f.Buf.B)-wire.HeaderLen)
 }
 
-// measure returns what a frame counts for: header and plaintext, without the tag.
-// No frame on the wire is so large that the upper bound changes it.
-func (f *Frame) measure() int32 {
-	return int32(min(wire.HeaderLen+f.Plaintext(), 1<<30))
+// measure returns what a frame counts for in its turn: header and plaintext, without
+// the tag. No frame on the wire is so large that the upper bound changes it.
+func (f *Frame) measure() int32 { return measured(f.Plaintext()) }
+
+func measured(plaintext int) int32 { return int32(min(wire.HeaderLen+plaintext, 1<<30)) }
+
+// held is how many octets of the frame the queue holds.
+func (f *Frame) held() int {
+	if f.offered {
+		return 0
+	}
+	return int(f.size)
 }
 
 // Flow is one exchange's share of a Queue: its frames leave in the order in which
@@ -87,22 +101,28 @@ func (f *Frame) measure() int32 {
 // value is ready; it is meant to be embedded in the exchange. While it has frames
 // queued it belongs to one queue and must not be copied or freed.
 type Flow struct {
-	// Source, if set, is asked for more when few of the flow's frames are left, so
-	// that an exchange with much to send keeps it elsewhere and still has its share.
-	// It must not change while the flow has frames queued.
+	// Source is asked for what Offer announced. It must not change while the flow is
+	// in a queue.
 	Source Source
 
 	node
 	head, tail *Frame
 	frames     int32
 	octets     int
+	own        Frame // stands for what was offered
 }
 
-// Source feeds a flow that has frames queued.
+// Source is an exchange with much to send, which keeps it until it leaves: what is
+// offered takes its turn in the queue and no room there.
 type Source interface {
-	// Refill may push frames of the flow, and no others, into its queue. It is called
-	// from Pop and must not take anything out of the queue.
-	Refill()
+	// Fill appends the plaintext of the frame that was offered, of exactly the size
+	// that was announced, to dst, and does nothing else.
+	Fill(dst []byte) []byte
+	// Next is told that the frame has left, and says what the one after it is: its
+	// type and the size of its plaintext in octets; with ok false there is none for
+	// now, and the flow is not in the queue any more. Next may push frames of other
+	// flows, and must not take anything out of the queue.
+	Next() (t wire.FrameType, n int, ok bool)
 }
 
 // Len returns the number of its frames in the queue.
@@ -133,11 +153,10 @@ type Queue struct {
 	// the first Push.
 	FlowQuantum, ChannelQuantum int
 
-	ranks    [ranks]ring // of lanes
-	chans    []*channel
-	frames   int
-	octets   int
-	draining bool
+	ranks  [ranks]ring // of lanes
+	chans  []*channel
+	frames int
+	octets int
 }
 
 const (
@@ -178,15 +197,46 @@ func (q *Queue) Push(f *Frame) {
 		}
 	}
 	q.frames++
-	q.octets += int(f.size)
+	q.octets += f.held()
 	fl.frames++
-	fl.octets += int(f.size)
+	fl.octets += f.held()
 	if fl.head == nil {
 		fl.head, fl.tail = f, f
 		q.enter(fl)
 		return
 	}
 	fl.tail.next, fl.tail = f, f
+}
+
+// Offer puts a flow that has nothing queued in for a frame of n plaintext octets, which
+// its Source keeps until it is the frame's turn: Peek returns a frame that says
+// Offered then, whose plaintext Fill of the flow's Source gives, and when it has been
+// sent Next follows. It counts for no octets of the queue.
+func (q *Queue) Offer(fl *Flow, ch wire.Channel, t wire.FrameType, n int) {
+	invariant.Check(fl.head == nil && fl.Source != nil, "sched: offered for a flow that has no source, or frames queued")
+	fl.own = Frame{Channel: ch, Type: t, Flow: fl, size: measured(n), offered: true}
+	q.Push(&fl.own)
+}
+
+// Next says that f, which was offered and which Peek has returned, was sent, and asks
+// its flow's Source for what comes after it: the flow keeps its turn as long as there
+// is more.
+func (q *Queue) Next(f *Frame) {
+	fl := f.Flow
+	invariant.Check(f.offered && fl.head == f, "sched: a frame that was not offered, or not the next one")
+	ln, size := fl.lane, f.size
+	t, n, ok := fl.Source.Next()
+	fl.deficit -= size
+	ln.deficit -= size
+	if !ok {
+		q.leave(fl)
+		q.frames--
+		fl.empty()
+		return
+	}
+	f.Type, f.size = t, measured(n)
+	fl.size = f.size
+	ln.stale = true
 }
 
 // Peek returns the frame that Pop would return, nil from an empty queue. It stays
@@ -200,7 +250,7 @@ func (q *Queue) Peek() *Frame {
 }
 
 // Pop takes the next frame out, nil from an empty queue. It belongs to the
-// caller then, who gives it back by PutFrame.
+// caller then, who gives it back by PutFrame. One that was offered is given up.
 func (q *Queue) Pop() *Frame {
 	ln := q.first()
 	if ln == nil {
@@ -208,16 +258,12 @@ func (q *Queue) Pop() *Frame {
 	}
 	fl := ln.flows.first.flow
 	f := fl.head
-	if fl.Source != nil && !q.draining && fl.octets-int(f.size) < int(quantum(q.FlowQuantum, DefaultFlowQuantum)) {
-		// Before f leaves, so that a flow with more to send keeps its turn.
-		fl.Source.Refill()
-	}
 	fl.head = f.next
 	f.next, f.state = nil, frameOwned
 	fl.frames--
-	fl.octets -= int(f.size)
+	fl.octets -= f.held()
 	q.frames--
-	q.octets -= int(f.size)
+	q.octets -= f.held()
 	fl.deficit -= f.size
 	ln.deficit -= f.size
 	switch {
@@ -234,7 +280,7 @@ func (q *Queue) Pop() *Frame {
 	return f
 }
 
-// Len returns the number of frames queued.
+// Len returns the number of frames queued, those offered included.
 func (q *Queue) Len() int { return q.frames }
 
 // Octets returns the size of the frames queued, in octets: headers and
@@ -242,7 +288,7 @@ func (q *Queue) Len() int { return q.frames }
 func (q *Queue) Octets() int { return q.octets }
 
 // DropFlow puts back all frames of a flow, which is empty and ready then, and
-// returns what they were.
+// returns what they were. An offered one is among the frames and has no octets.
 func (q *Queue) DropFlow(fl *Flow) (frames, octets int) {
 	if fl == nil || fl.head == nil {
 		return 0, 0
@@ -263,14 +309,13 @@ func (q *Queue) DropFlow(fl *Flow) (frames, octets int) {
 	return frames, octets
 }
 
-func (f *Flow) empty() { *f = Flow{Source: f.Source} }
+// empty leaves own as it is: whoever took it out may be looking at it.
+func (f *Flow) empty() { *f = Flow{Source: f.Source, own: f.own} }
 
 // Drain takes out all frames in the order of Pop and hands each to fn, whose they
 // are; without fn they are put back. fn must not use the queue. No source is asked
-// for more.
+// for anything.
 func (q *Queue) Drain(fn func(*Frame)) {
-	q.draining = true
-	defer func() { q.draining = false }()
 	for f := q.Pop(); f != nil; f = q.Pop() {
 		if fn != nil {
 			fn(f)

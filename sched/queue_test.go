@@ -579,92 +579,172 @@ func ExampleQueue() {
 	// Output: Bridge: plaintext
 }
 
-// feeder is a flow's source that has so many frames left.
-type feeder struct {
-	q     *Queue
+// keeper is a flow's source with frames of these sizes, of which it has given some.
+type keeper struct {
 	flow  Flow
-	left  int
-	sizes int
+	sizes []int
+	given int
 	asked int
 }
 
-func (s *feeder) Refill() {
-	s.asked++
-	for s.left > 0 && s.flow.Octets() < DefaultFlowQuantum {
-		s.left--
-		f := GetFrame()
-		f.Channel, f.Flow, f.Buf = wire.ChannelBridge, &s.flow, buf.Get(s.sizes)
-		f.Buf.B = f.Buf.B[:s.sizes]
-		s.q.Push(f)
+func (k *keeper) Fill(dst []byte) []byte {
+	return append(dst, anyOctets[:k.sizes[k.given]]...)
+}
+
+func (k *keeper) Next() (wire.FrameType, int, bool) {
+	k.asked++
+	if k.given++; k.given == len(k.sizes) {
+		return 0, 0, false
+	}
+	return wire.FirstChannelType + wire.FrameType(k.given), k.sizes[k.given], true
+}
+
+// take takes out what is next, and says whose it was and how large.
+func (q *Queue) take(t *testing.T) (fl *Flow, size int) {
+	f := q.Peek()
+	if f == nil {
+		return nil, 0
+	}
+	fl, size = f.Flow, f.Plaintext()
+	if !f.Offered() {
+		if q.Pop() != f {
+			t.Fatal("Pop gives another frame than Peek")
+		}
+		PutFrame(f)
+		return fl, size
+	}
+	k := fl.Source.(*keeper)
+	if n := len(k.Fill(nil)); n != size || f.Type != wire.FirstChannelType+wire.FrameType(k.given) {
+		t.Fatalf("frame %d of a source: %d octets and type %v announced, %d given", k.given, size, f.Type, n)
+	}
+	q.Next(f)
+	return fl, size
+}
+
+// What a source keeps leaves as if it were queued.
+func TestQueueOffersLeaveAsIfQueued(t *testing.T) {
+	script(t, 100, func(t *testing.T, r *rand.Rand) {
+		var q, all Queue
+		q.FlowQuantum, q.ChannelQuantum = 1+r.IntN(5000), 1+r.IntN(20000)
+		all.FlowQuantum, all.ChannelQuantum = q.FlowQuantum, q.ChannelQuantum
+		channels := []wire.Channel{wire.ChannelBridge, wire.ChannelMemory, wire.ChannelControl}
+		keepers := make([]*keeper, 1+r.IntN(8))
+		flows := make([]Flow, len(keepers))
+		names := map[*Flow]int{}
+		largest := 1 + r.IntN(1<<(4+r.IntN(12)))
+		for i := range keepers {
+			k := &keeper{sizes: make([]int, 1+r.IntN(40))}
+			k.flow.Source = k
+			ch := channels[r.IntN(2+r.IntN(2))]
+			kept := r.IntN(4) > 0
+			for j := range k.sizes {
+				k.sizes[j] = r.IntN(largest)
+				all.Push(makeFrame(ch, 0, &flows[i], wire.HeaderLen+k.sizes[j]))
+				if !kept {
+					q.Push(makeFrame(ch, 0, &k.flow, wire.HeaderLen+k.sizes[j]))
+				}
+			}
+			if kept {
+				q.Offer(&k.flow, ch, wire.FirstChannelType, k.sizes[0])
+			}
+			names[&flows[i]], names[&k.flow] = i, i
+			keepers[i] = k
+		}
+		for step := 0; ; step++ {
+			a, n := q.take(t)
+			b, m := all.take(t)
+			if a == nil || b == nil {
+				if a != nil || b != nil || q.Len() != 0 || q.Octets() != 0 {
+					t.Fatalf("step %d: one of the two is empty", step)
+				}
+				break
+			}
+			if names[a] != names[b] || n != m {
+				t.Fatalf("step %d: %d octets of flow %d, queued it would be %d of flow %d", step, n, names[a], m, names[b])
+			}
+		}
+		for i, k := range keepers {
+			if k.flow.Len() != 0 || k.flow.lane != nil {
+				t.Errorf("flow %d is not ready for more", i)
+			}
+		}
+	})
+}
+
+// An offer takes a turn and no room.
+func TestQueueOfferCountsNoOctets(t *testing.T) {
+	var q Queue
+	k := &keeper{sizes: []int{1000, 2000}}
+	k.flow.Source = k
+	q.Offer(&k.flow, wire.ChannelBridge, wire.FirstChannelType, 1000)
+	if q.Len() != 1 || q.Octets() != 0 || k.flow.Len() != 1 || k.flow.Octets() != 0 {
+		t.Errorf("%d frames of %d octets, in the flow %d of %d", q.Len(), q.Octets(), k.flow.Len(), k.flow.Octets())
+	}
+	if f := q.Peek(); !f.Offered() || f.Plaintext() != 1000 {
+		t.Errorf("first is %+v", f)
+	}
+	if fl, n := q.take(t); fl != &k.flow || n != 1000 || q.Len() != 1 {
+		t.Errorf("%d octets", n)
+	}
+	if frames, octets := q.DropFlow(&k.flow); frames != 1 || octets != 0 || q.Len() != 0 || k.flow.Source != k {
+		t.Errorf("dropped %d frames, %d octets", frames, octets)
+	}
+	if k.asked != 1 {
+		t.Errorf("asked %d times", k.asked)
 	}
 }
 
-// A flow with a source gets its share to the end, and holds no more in the queue
-// than that takes.
-func TestQueueAsksSourcesForMore(t *testing.T) {
+// What pushes while it is asked for more does not disturb its turn.
+func TestQueuePushFromNext(t *testing.T) {
 	var q Queue
-	a := &feeder{q: &q, left: 500, sizes: 1000}
-	b := &feeder{q: &q, left: 500, sizes: 1000}
-	a.flow.Source, b.flow.Source = a, b
-	a.Refill()
-	b.Refill()
-	got := map[*Flow]int{}
-	for q.Len() > 0 {
-		if o := a.flow.Octets(); o > DefaultFlowQuantum+1000 {
-			t.Fatalf("%d octets of a flow in the queue", o)
+	p := &pusher{q: &q}
+	p.keeper.sizes = []int{100, 100, 100}
+	p.flow.Source = p
+	q.Offer(&p.flow, wire.ChannelBridge, wire.FirstChannelType, 100)
+	var got []int
+	for f := q.Peek(); f != nil; f = q.Peek() {
+		got = append(got, f.Plaintext())
+		if f.Offered() {
+			q.Next(f)
+		} else {
+			PutFrame(q.Pop())
 		}
-		f := q.Peek()
-		if q.Pop() != f {
-			t.Fatal("asking the source changed the order")
-		}
-		got[f.Flow]++
-		if d := got[&a.flow] - got[&b.flow]; d < -16 || d > 16 {
-			t.Fatalf("%d frames ahead", d)
-		}
-		PutFrame(f)
 	}
-	if got[&a.flow] != 500 || got[&b.flow] != 500 || q.Octets() != 0 {
-		t.Errorf("%d and %d of 500", got[&a.flow], got[&b.flow])
+	// Those without a flow, in their turn, and the urgent ones at once.
+	if !slices.Equal(got, []int{100, 1, 100, 1, 100, 1, 10, 10, 10}) || q.Octets() != 0 {
+		t.Errorf("order %v", got)
 	}
+}
+
+type pusher struct {
+	keeper
+	q *Queue
+}
+
+func (p *pusher) Next() (wire.FrameType, int, bool) {
+	p.q.Push(makeFrame(wire.ChannelBridge, 0, nil, wire.HeaderLen+10))
+	p.q.Push(makeFrame(wire.ChannelBridge, wire.FlagURG, nil, wire.HeaderLen+1))
+	return p.keeper.Next()
 }
 
 func TestQueueDrainAsksNoSource(t *testing.T) {
 	var q Queue
-	a := &feeder{q: &q, left: 500, sizes: 1000}
-	a.flow.Source = a
-	a.Refill()
-	asked, n := a.asked, q.Len()
-	q.Drain(func(f *Frame) { n--; PutFrame(f) })
-	if n != 0 || a.asked != asked {
-		t.Errorf("%d frames too many, asked %d times", -n, a.asked-asked)
+	k := &keeper{sizes: []int{1, 2}}
+	k.flow.Source = k
+	q.Offer(&k.flow, wire.ChannelBridge, wire.FirstChannelType, 1)
+	q.Push(makeFrame(wire.ChannelBridge, 0, nil, 100))
+	n := 0
+	q.Drain(func(f *Frame) { n++; PutFrame(f) })
+	if n != 2 || k.asked != 0 || q.Len() != 0 || k.flow.Len() != 0 {
+		t.Errorf("%d drained, asked %d times", n, k.asked)
 	}
-	a.Refill()
-	frames, _ := q.DropFlow(&a.flow)
-	if frames == 0 || q.Len() != 0 || a.flow.Source != a {
-		t.Error("a dropped flow is not empty and ready")
+	for range 3 {
+		if f := GetFrame(); f == &k.flow.own {
+			t.Fatal("the pool has a part of a flow")
+		}
 	}
-}
-
-// The tail of a frame counts as the rest of it and is let go with it.
-func TestFrameTail(t *testing.T) {
-	var q Queue
-	tail := buf.SharedCopy(make([]byte, 700))
-	f := GetFrame()
-	f.Channel, f.Buf, f.Tail = wire.ChannelBridge, buf.Get(100), tail.Retain()
-	f.Buf.B = f.Buf.B[:wire.HeaderLen+20]
-	if n := f.Plaintext(); n != 720 {
-		t.Errorf("%d octets of plaintext", n)
+	q.Offer(&k.flow, wire.ChannelBridge, wire.FirstChannelType, 1)
+	if fl, n := q.take(t); fl != &k.flow || n != 1 {
+		t.Error("a drained flow is not ready for more")
 	}
-	q.Push(f)
-	if q.Octets() != wire.HeaderLen+720 {
-		t.Errorf("%d octets queued", q.Octets())
-	}
-	PutFrame(q.Pop())
-	if q.Octets() != 0 {
-		t.Errorf("%d octets left", q.Octets())
-	}
-	if tail.Len() != 700 {
-		t.Error("the frame let go of more than its own share")
-	}
-	tail.Release()
 }

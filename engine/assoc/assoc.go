@@ -497,7 +497,7 @@ func (a *Association) EndTurn() []byte {
 	if at, ok := a.m.Deadline(); ok {
 		a.timeout.arm(at)
 	}
-	if a.m.Queued() > 0 || a.buffered > 0 {
+	if a.m.Waiting() || a.buffered > 0 {
 		a.stall.arm(a.buffered)
 	}
 	a.rest.touch()

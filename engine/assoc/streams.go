@@ -2,7 +2,6 @@ package assoc
 
 import (
 	"github.com/trestle-npamp/trestle/engine/conn"
-	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
 )
@@ -47,41 +46,22 @@ func (a *Association) GrantStream(ch wire.Channel, octets uint64, corr []byte) e
 // present batch by Begin and End, without a stay in the queue. Loop only.
 func (a *Association) Direct(ch wire.Channel, n int) bool { return !a.ended && a.m.Direct(ch, n) }
 
-// EnqueueShared queues b (NewBuf) and tail, one behind the other, as one frame of
-// flow f. b and one ownership of tail pass to the association in every case. It is
-// for what there is much of: it uses half of the outbound limit, which leaves the
-// rest to other exchanges, and a frame that finds room there is admitted whatever
-// its size. Loop only. Errors as for Begin.
-func (a *Association) EnqueueShared(ch wire.Channel, t wire.FrameType, f *sched.Flow, b *buf.Buf, tail *buf.Shared) error {
-	err := error(nil)
-	n := len(b.B) + tail.Len()
-	switch {
-	case a.ended:
-		err = a.err
-	case a.queued.Load() > int64(a.o.OutboundLimit/2) || !a.o.Budget.Take(n):
-		a.refused.Store(true)
-		a.o.Counters.WouldBlock.Add(1)
-		err = ErrWouldBlock
+// Offer queues a frame of n plaintext octets on ch that f.Source keeps until it is
+// sealed (sched.Queue.Offer). f must have nothing queued. It takes no room and no
+// budget, whatever waits. Loop only. Errors: ErrTooLarge, ErrChannel, ErrClosed.
+func (a *Association) Offer(ch wire.Channel, t wire.FrameType, f *sched.Flow, n int) error {
+	if a.ended {
+		return a.err
 	}
-	if err != nil {
-		b.Release()
-		tail.Release()
-		return err
-	}
-	a.queued.Add(int64(n))
-	if err := a.m.EnqueueShared(ch, t, 0, f, b, tail); err != nil {
-		a.dismiss(n)
-		return err
-	}
-	a.admitted += n
-	if !a.inTurn {
+	err := a.m.Offer(ch, t, f, n)
+	if err == nil && !a.inTurn {
 		a.trans.Wake()
 	}
-	return nil
+	return err
 }
 
-// DropFlow gives up the frames of f that wait in the queue, and returns their
-// number. Loop only.
+// DropFlow gives up the frames of f that wait in the queue, one that was offered
+// included, and returns their number. Loop only.
 func (a *Association) DropFlow(f *sched.Flow) int {
 	if a.ended {
 		return 0

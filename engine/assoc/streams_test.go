@@ -1,11 +1,12 @@
 package assoc_test
 
 import (
-	"bytes"
 	"errors"
 	"testing"
+	"time"
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/internal/nptest"
 	"github.com/trestle-npamp/trestle/sched"
@@ -80,62 +81,72 @@ func TestStreamCreditOfAChannelWithoutStreams(t *testing.T) {
 	}
 }
 
-// Shared octets use half of the outbound limit, whole frames at a time, and give
-// everything back.
-func TestEnqueueSharedLeavesHalfOfTheLimit(t *testing.T) {
+// source is a flow's source of so many frames of a size.
+type source struct {
+	flow       sched.Flow
+	left, size int
+}
+
+func (s *source) Fill(dst []byte) []byte { return append(dst, make([]byte, s.size)...) }
+
+func (s *source) Next() (wire.FrameType, int, bool) {
+	s.left--
+	return typ, s.size, s.left > 0
+}
+
+// What is offered takes no room and no budget, and leaves when there is room for it.
+func TestOfferTakesNoRoom(t *testing.T) {
 	budget := buf.NewBudget(1 << 30)
-	p, c, s := streams(t, func(o *nptest.Options) {
+	p, _, s := streams(t, func(o *nptest.Options) {
 		o.Client.OutboundLimit = 64 << 10
 		o.Client.Budget = budget
 		o.Client.Conn.HighWater = 16 << 10
 	})
 	p.Client.Block(true)
-	tail := buf.SharedCopy(bytes.Repeat([]byte("e"), 3000))
-	var flow sched.Flow
-	send := func() error {
-		return p.Client.EnqueueShared(wire.ChannelBridge, typ, &flow, plain("head "), tail.Retain())
+	o := &source{left: 100, size: 3000}
+	o.flow.Source = o
+	if err := p.Client.Offer(wire.ChannelBridge, typ, &o.flow, o.size); err != nil { // outside a turn
+		t.Fatal(err)
 	}
-	for send() == nil {
-		p.Settle()
-		if p.Client.Queued() > 40<<10 {
-			t.Fatal("more than half of the limit and a frame")
-		}
-	}
-	big := buf.SharedCopy(make([]byte, 100<<10))
-	if err := p.Client.EnqueueShared(wire.ChannelBridge, typ, nil, plain(""), big); err != assoc.ErrWouldBlock {
-		t.Errorf("past half of the limit: %v", err)
+	p.Settle()
+	if p.Client.Queued() != 0 || budget.Used() != 0 || o.left == 100 || o.left < 90 {
+		t.Errorf("%d octets queued, %d of the budget, %d frames left of 100", p.Client.Queued(), budget.Used(), o.left)
 	}
 	if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain("another")); err != nil {
 		t.Errorf("nothing is left for others: %v", err)
 	}
-	if c.rooms != 0 {
-		t.Error("room was told while there is none")
-	}
 	p.Client.Block(false)
 	p.Settle()
-	if c.rooms == 0 {
-		t.Error("room was not told")
+	if len(s.frames) != 101 || o.left != 0 {
+		t.Errorf("%d frames arrived", len(s.frames))
 	}
-	if err := p.Client.EnqueueShared(wire.ChannelBridge, typ, nil, plain(""), buf.SharedCopy(make([]byte, 100<<10))); err != nil {
-		t.Errorf("a frame beyond the limit, with nothing before it: %v", err)
-	}
+	p.Client.Close(0, "")
 	p.Settle()
-	n := 0
-	for _, f := range s.frames {
-		if string(f) == "head "+string(tail.Octets()) {
-			n++
+	if err := p.Client.Offer(wire.ChannelBridge, typ, &o.flow, 1); !errors.Is(err, assoc.ErrClosed) {
+		t.Errorf("after the end: %v", err)
+	}
+}
+
+// A peer that takes nothing of what is offered stalls.
+func TestOfferedCanStall(t *testing.T) {
+	p, _, _ := streams(t, func(o *nptest.Options) {
+		o.Client.Stall = 3 * time.Second
+		o.Server.Conn.Credit = conn.FloorCredit
+	})
+	o := &source{left: 1, size: 1 << 20}
+	o.flow.Source = o
+	first := &source{left: 8, size: (wire.DefaultFrameLen - 1000) / 8} // what a frame at most has is granted
+	first.flow.Source = first
+	p.Server.Block(true) // so that it grants nothing
+	for _, s := range []*source{first, o} {
+		if err := p.Client.Offer(wire.ChannelBridge, typ, &s.flow, s.size); err != nil {
+			t.Fatal(err)
 		}
 	}
-	if n < 10 || len(s.frames) != n+2 {
-		t.Errorf("%d of %d frames arrived as they were sent", n, len(s.frames))
+	p.Run(8 * time.Second)
+	if err := p.Client.Err(); !errors.Is(err, assoc.ErrStalled) || o.left+first.left == 0 {
+		t.Errorf("%v, %d left", err, o.left+first.left)
 	}
-	if q := p.Client.Queued(); q != 0 {
-		t.Errorf("%d octets still counted", q)
-	}
-	if u := budget.Used(); u != 0 {
-		t.Errorf("%d octets of the budget still taken", u)
-	}
-	tail.Release()
 }
 
 // Dropped frames are not sent, and no longer counted.
@@ -144,7 +155,7 @@ func TestDropFlow(t *testing.T) {
 	p, _, s := streams(t, func(o *nptest.Options) { o.Client.Budget = budget })
 	var flow sched.Flow
 	for range 3 {
-		if err := p.Client.EnqueueShared(wire.ChannelBridge, typ, &flow, plain("x"), nil); err != nil {
+		if err := p.Client.Enqueue(wire.ChannelBridge, typ, &flow, plain("x")); err != nil {
 			t.Fatal(err)
 		}
 	}

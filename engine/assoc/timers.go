@@ -101,7 +101,7 @@ func (t *stallTimer) HandleExpire(time.Duration) {
 // it did then.
 func (a *Association) checkStall(buffered int) {
 	s := &a.stall
-	waiting := buffered > 0 || a.m.Queued() > 0
+	waiting := buffered > 0 || a.m.Waiting()
 	if waiting && buffered >= s.buffered && a.m.Sealed() == s.out {
 		a.o.Counters.Stalled.Add(1)
 		a.m.Abort(a.now, control.CodeTimeout, ErrStalled)

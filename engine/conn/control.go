@@ -320,6 +320,12 @@ func (c *Conn) CloseBy(now time.Duration, code control.ErrorCode, text string, b
 	c.now = now
 	switch c.state {
 	case stateOpen:
+		if c.inBatch {
+			c.flush() // what sources had to send before
+		}
+		if c.state != stateOpen {
+			return
+		}
 		c.state = stateClosing
 		c.closeCode, c.closeText = code, text
 		c.closeBy = by

@@ -6,6 +6,7 @@ import (
 	"unsafe"
 
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/invariant"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/control"
@@ -41,6 +42,9 @@ func (c *Conn) TakeBatch() []byte {
 
 // Queued is the number of plaintext octets that wait in the queue.
 func (c *Conn) Queued() int { return c.queue.Octets() }
+
+// Waiting tells whether anything waits in the queue, or to be asked for by it.
+func (c *Conn) Waiting() bool { return c.queue.Len() > 0 }
 
 // Sendable tells whether a queued frame could leave now but for the room in the
 // batch: another turn would bring it further.
@@ -149,22 +153,28 @@ func (c *Conn) Cancel() {
 // Enqueue queues the plaintext in b.B[wire.HeaderLen:] as one frame; b passes
 // to the Conn in every case. f may be nil.
 func (c *Conn) Enqueue(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sched.Flow, b *buf.Buf) error {
-	return c.EnqueueShared(ch, t, fl, f, b, nil)
-}
-
-// EnqueueShared is Enqueue for a frame whose plaintext ends with shared octets; one
-// ownership of tail, which may be nil, passes to the Conn in every case.
-func (c *Conn) EnqueueShared(ch wire.Channel, t wire.FrameType, fl wire.Flags, f *sched.Flow, b *buf.Buf, tail *buf.Shared) error {
 	err := ErrClosed
 	if c.state == stateOpen {
-		err = c.maySend(ch, t, len(b.B)-wire.HeaderLen+tail.Len())
+		err = c.maySend(ch, t, len(b.B)-wire.HeaderLen)
 	}
 	if err != nil {
 		b.Release()
-		tail.Release()
 		return err
 	}
-	c.pushShared(ch, t, fl, f, b, tail)
+	c.push(ch, t, fl, f, b)
+	return nil
+}
+
+// Offer queues a frame of n plaintext octets that f.Source keeps until it is sealed
+// (sched.Queue.Offer). f must have nothing queued.
+func (c *Conn) Offer(ch wire.Channel, t wire.FrameType, f *sched.Flow, n int) error {
+	if c.state != stateOpen {
+		return ErrClosed
+	}
+	if err := c.maySend(ch, t, n); err != nil {
+		return err
+	}
+	c.queue.Offer(f, ch, t, n)
 	return nil
 }
 
@@ -191,12 +201,8 @@ func (c *Conn) maySend(ch wire.Channel, t wire.FrameType, n int) error {
 }
 
 func (c *Conn) push(ch wire.Channel, t wire.FrameType, fl wire.Flags, flow *sched.Flow, b *buf.Buf) {
-	c.pushShared(ch, t, fl, flow, b, nil)
-}
-
-func (c *Conn) pushShared(ch wire.Channel, t wire.FrameType, fl wire.Flags, flow *sched.Flow, b *buf.Buf, tail *buf.Shared) {
 	f := sched.GetFrame()
-	f.Channel, f.Type, f.Flags, f.Flow, f.Buf, f.Tail = ch, t, fl, flow, b, tail
+	f.Channel, f.Type, f.Flags, f.Flow, f.Buf = ch, t, fl, flow, b
 	c.queue.Push(f)
 }
 
@@ -212,9 +218,20 @@ func (c *Conn) flush() {
 		if f == nil {
 			break
 		}
+		if f.Offered() && (c.state != stateOpen || !c.Usable(f.Channel)) {
+			c.queue.Pop() // it has not begun to be sent, and now it is too late
+			continue
+		}
 		n := f.Plaintext()
 		if !c.affords(f.Channel, n) {
 			break
+		}
+		if f.Offered() {
+			if c.sealOffered(f, n) != nil {
+				return
+			}
+			c.queue.Next(f)
+			continue
 		}
 		f = c.queue.Pop()
 		if isReply(f.Channel, f.Type) {
@@ -231,7 +248,6 @@ func (c *Conn) flush() {
 			start := len(c.batch)
 			c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
 			c.batch = append(c.batch, f.Buf.B...)
-			c.batch = append(c.batch, f.Tail.Octets()...)
 			err = c.sealAt(start, f.Channel, f.Type, f.Flags)
 		}
 		sched.PutFrame(f)
@@ -242,6 +258,19 @@ func (c *Conn) flush() {
 	if c.state == stateClosing && !c.closeSent && c.queue.Len() == 0 {
 		c.sealClose(c.closeCode, c.closeText)
 	}
+}
+
+// sealOffered seals a frame of n plaintext octets, which its flow's source puts where
+// it is sealed.
+func (c *Conn) sealOffered(f *sched.Frame, n int) error {
+	if err := c.renewKey(f.Channel); err != nil {
+		return err
+	}
+	start := len(c.batch)
+	c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
+	c.batch = f.Flow.Source.Fill(append(c.batch, zeroHeader[:]...))
+	invariant.Check(len(c.batch) == start+wire.HeaderLen+n, "conn: a source gave another size than it had announced")
+	return c.sealAt(start, f.Channel, f.Type, 0)
 }
 
 // isReply tells the frames that reply counts.

@@ -1,7 +1,6 @@
 package conn
 
 import (
-	"bytes"
 	"errors"
 	"strings"
 	"testing"
@@ -174,45 +173,114 @@ func TestStreamCredit_NoGrantUnlessInForce(t *testing.T) {
 	}
 }
 
-// A shared tail is sealed behind the frame's own octets, and counted for credit.
-func TestEnqueueShared_SealsBothParts(t *testing.T) {
+// source is a flow's source of these frames.
+type source struct {
+	flow   sched.Flow
+	frames []string
+}
+
+func (s *source) Fill(dst []byte) []byte { return append(dst, s.frames[0]...) }
+
+func (s *source) Next() (wire.FrameType, int, bool) {
+	if s.frames = s.frames[1:]; len(s.frames) == 0 {
+		return 0, 0, false
+	}
+	return 0x0105, len(s.frames[0]), true
+}
+
+func (r *rig) offer(t *testing.T, s *source) {
+	t.Helper()
+	s.flow.Source = s
+	if err := r.c.Offer(wire.ChannelBridge, 0x0104, &s.flow, len(s.frames[0])); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// What a source keeps is sealed when it is its turn, and counted for credit.
+func TestOffer_SealsWhatTheSourceGives(t *testing.T) {
 	r := newRig(t, nil)
 	r.turn(r.hello(nil))
-	tail := buf.SharedCopy([]byte("event"))
-	var flows [2]sched.Flow
+	s := &source{frames: []string{"first", "", "and the third"}}
 	r.c.StartBatch(r.now, nil, false)
-	for i, head := range []string{"first ", "second "} {
-		b := buf.Get(100)
-		b.B = append(append(b.B, zeroHeader[:]...), head...)
-		if err := r.c.EnqueueShared(wire.ChannelBridge, 0x0104, 0, &flows[i], b, tail.Retain()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if n := r.c.Queued(); n != 2*wire.HeaderLen+len("first eventsecond event") {
-		t.Errorf("%d octets queued", n)
+	r.offer(t, s)
+	if r.c.Queued() != 0 || !r.c.Waiting() || !r.c.Sendable() || r.c.Direct(wire.ChannelBridge, 1) {
+		t.Errorf("%d octets queued, waiting %v, sendable %v", r.c.Queued(), r.c.Waiting(), r.c.Sendable())
 	}
 	sent := r.c.credit.Sent()
 	out := r.take()
-	if len(out) != 2 || out[0].payload != "first event" || out[1].payload != "second event" {
+	if len(out) != 3 || out[0].payload != "first" || out[1].payload != "" || out[2].payload != "and the third" {
 		t.Fatalf("sent %v", out)
 	}
-	if n := r.c.credit.Sent() - sent; n != uint64(len("first eventsecond event")) {
+	if n := r.c.credit.Sent() - sent; n != uint64(len("firstand the third")) {
 		t.Errorf("%d octets counted", n)
 	}
-	if string(tail.Octets()) != "event" {
-		t.Error("the tail was changed")
+	if r.c.Waiting() || s.flow.Len() != 0 {
+		t.Error("something is left")
 	}
-	tail.Release()
 }
 
-func TestEnqueueShared_LimitsWhatBothPartsMake(t *testing.T) {
+// It leaves as far as the batch and the peer's credit allow, and the rest later.
+func TestOffer_WaitsForRoomAndCredit(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.HighWater = 1000 })
+	r.turn(r.hello(func(h *control.Hello) { h.HasCredit, h.Credit = true, FloorCredit }))
+	s := new(source)
+	for range 3 {
+		s.frames = append(s.frames, strings.Repeat("x", 600))
+	}
+	s.frames = append(s.frames, strings.Repeat("y", FloorCredit))
+	r.c.StartBatch(r.now, nil, true)
+	r.offer(t, s)
+	if out := r.take(); len(out) != 0 {
+		t.Fatalf("sent %d frames into a congested transport", len(out))
+	}
+	if _, out := r.turn(nil); len(out) != 2 || !r.c.Sendable() {
+		t.Fatalf("sent %d frames into a batch of 1,000 octets", len(out))
+	}
+	if _, out := r.turn(nil); len(out) != 1 || r.c.Sendable() || !r.c.Waiting() {
+		t.Fatalf("sent %d frames with credit for one", len(out))
+	}
+	if n := r.c.DropFlow(&s.flow); n != 1 || r.c.Waiting() {
+		t.Errorf("dropped %d", n)
+	}
+}
+
+// Close sends what had room before it, and nothing that sources keep for later: it
+// would have no end.
+func TestOffer_AtClose(t *testing.T) {
+	r := newRig(t, func(c *Config) { c.HighWater = 1000 })
+	r.turn(r.hello(nil))
+	s := new(source)
+	for range 5 {
+		s.frames = append(s.frames, strings.Repeat("x", 600))
+	}
+	r.c.StartBatch(r.now, nil, false)
+	r.offer(t, s)
+	r.c.Close(r.now, 0, "")
+	if err := r.c.Offer(wire.ChannelBridge, 0x0104, new(sched.Flow), 1); err != ErrClosed {
+		t.Errorf("after Close: %v", err)
+	}
+	out := r.take()
+	_, more := r.turn(nil)
+	if out = append(out, more...); len(out) != 3 || out[2].t != wire.TypeClose {
+		t.Fatalf("sent %v", out)
+	}
+	if s.flow.Len() != 0 || len(s.frames) != 3 {
+		t.Errorf("%d frames are left, %d of them queued", len(s.frames), s.flow.Len())
+	}
+}
+
+func TestOffer_Limits(t *testing.T) {
 	r := newRig(t, nil)
 	r.turn(r.hello(nil))
-	tail := buf.SharedCopy(bytes.Repeat([]byte("x"), r.c.MaxSend()))
-	b := buf.Get(100)
-	b.B = append(append(b.B, zeroHeader[:]...), '.')
-	if err := r.c.EnqueueShared(wire.ChannelBridge, 0x0104, 0, nil, b, tail); err != ErrTooLarge {
-		t.Fatalf("%v", err)
+	flow := sched.Flow{Source: new(source)}
+	if err := r.c.Offer(wire.ChannelBridge, 0x0104, &flow, r.c.MaxSend()+1); err != ErrTooLarge {
+		t.Errorf("a frame too large: %v", err)
+	}
+	if err := r.c.Offer(wire.ChannelControl, 0x0104, &flow, 1); err != ErrReserved {
+		t.Errorf("on Control: %v", err)
+	}
+	if r.c.Waiting() {
+		t.Error("what was refused is queued")
 	}
 }
 

@@ -689,6 +689,7 @@ func FuzzAppend(f *testing.F) {
 		if err != nil || len(prefix) != m.PrefixSize() || !bytes.Equal(append(prefix, foreign...), out) {
 			t.Fatalf("prefix %x, %v", prefix, err)
 		}
+		sameByTemplate(t, &m, tags, out)
 		var got Message
 		if err := Parse(&got, m.Kind.Type(), out, tags); err != nil {
 			t.Fatalf("%x: %v", out, err)

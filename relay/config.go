@@ -82,6 +82,11 @@ type Config struct {
 	// agent (10 min); an HTTP caller's is bounded by Edge.Timeout.
 	ReplyTimeout time.Duration
 
+	// MaxWaiting bounds the octets of all streams together that wait at the relay for
+	// their callers, those over HTTP and those on the link each (256 MiB); a stream
+	// for which there is no room is cut.
+	MaxWaiting int64
+
 	// StreamDrain is how long streams may go on after a shutdown has begun (2 s):
 	// some never end by themselves. Then they are cut, and their callers told.
 	StreamDrain time.Duration

@@ -24,6 +24,7 @@ type forwarder struct {
 	policy  func(*Access) error
 	timeout time.Duration
 	replies *buf.Budget // what HTTP callers have not been sent yet
+	waiting *buf.Budget // events that wait for N-PAMP callers
 	drain   atomic.Bool
 
 	streamBuffer int             // octets of one stream that may wait for a caller

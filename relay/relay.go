@@ -32,6 +32,7 @@ const (
 	DefaultMaxNames     = 64
 	DefaultReplyTimeout = 10 * time.Minute
 	DefaultStreamDrain  = 2 * time.Second
+	DefaultMaxWaiting   = 256 << 20
 )
 
 // Bounds of the HTTP server that need no option.
@@ -89,6 +90,7 @@ func New(cfg Config) (*Relay, error) {
 	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
 	orDefault(&cfg.ReplyTimeout, DefaultReplyTimeout)
 	orDefault(&cfg.StreamDrain, DefaultStreamDrain)
+	orDefault(&cfg.MaxWaiting, DefaultMaxWaiting)
 	if cfg.Listen == "" {
 		cfg.Listen = DefaultListen
 	}
@@ -109,6 +111,7 @@ func New(cfg Config) (*Relay, error) {
 
 	f := &r.forward
 	f.routes, f.policy, f.timeout = &r.routes, cfg.Policy, cfg.ReplyTimeout
+	f.waiting = buf.NewBudget(cfg.MaxWaiting)
 	f.streamBuffer = streamBuffer(&cfg.Engine.Limits)
 	f.cut, f.cutStreams = context.WithCancel(context.Background())
 	r.bridge = carriage.New(carriage.Config{
@@ -118,6 +121,7 @@ func New(cfg Config) (*Relay, error) {
 		// The exchange with the agent should end first, and say why.
 		ReplyTimeout: cfg.ReplyTimeout + backstop,
 		StreamDrain:  cfg.StreamDrain,
+		MaxReceived:  cfg.MaxWaiting,
 		Logger:       cfg.Logger,
 	})
 	f.bridge = r.bridge

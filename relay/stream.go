@@ -8,6 +8,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
@@ -16,6 +17,7 @@ import (
 const (
 	textSlow     = "the stream was read too slowly"
 	textOverrun  = "the agent sent more than it may"
+	textFull     = "too much waits for the callers of streams; outcome unknown"
 	textTooLarge = "an event is larger than its receiver accepts"
 )
 
@@ -28,7 +30,8 @@ const (
 //
 // The agent is given credit for an event when it has left for the caller, so what
 // waits here is bounded by one stream's credit. An agent that knows no credit is
-// bounded by the producer's buffer, and cut with a reason beyond it.
+// bounded by the producer's buffer, and cut with a reason beyond it. What waits of all
+// passages together has a bound of its own.
 type passage struct {
 	f      *forwarder
 	r      *carriage.Request
@@ -40,7 +43,11 @@ type passage struct {
 // demand is what a caller's side asks of the agent's. It lives as long as the
 // producer's callbacks, so it lets go of the rest when the agent's side has ended.
 type demand struct {
+	waiting *buf.Budget
+
 	mu   sync.Mutex
+	held int  // octets that wait for the caller
+	gone bool // the caller's side has ended
 	from *carriage.Consumer
 	// What there was before from, until StartStream had returned.
 	owed int   // octets to be credited
@@ -50,9 +57,9 @@ type demand struct {
 
 // forwardStream forwards a request that is answered by a stream.
 func (f *forwarder) forwardStream(r *carriage.Request, to *route) {
-	x := &passage{f: f, r: r, demand: new(demand)}
+	x := &passage{f: f, r: r, demand: &demand{waiting: f.waiting}}
 	var err error
-	x.to, err = r.Stream(carriage.StreamOptions{Buffer: f.streamBuffer, Sent: x.demand.sent, Over: x.demand.stop})
+	x.to, err = r.Stream(carriage.StreamOptions{Buffer: f.streamBuffer, Sent: x.demand.sent, Over: x.demand.leave})
 	if err != nil {
 		return // the exchange is over
 	}
@@ -82,15 +89,55 @@ func (d *demand) begin(from *carriage.Consumer) {
 	}
 }
 
+// take makes room for so many octets to wait; false says that there is none.
+func (d *demand) take(octets int) bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	switch {
+	case d.gone: // nothing waits any more
+	case !d.waiting.Take(octets):
+		return false
+	default:
+		d.held += octets
+	}
+	return true
+}
+
+// give says that so many octets don't wait (any more). The caller holds mu.
+func (d *demand) give(octets int) {
+	if !d.gone {
+		d.held -= octets
+		d.waiting.Give(octets)
+	}
+}
+
+// untake undoes take.
+func (d *demand) untake(octets int) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	d.give(octets)
+}
+
 // sent gives the agent credit for what has left.
 func (d *demand) sent(octets int) {
 	d.mu.Lock()
 	defer d.mu.Unlock()
+	d.give(octets)
 	if d.from == nil {
 		d.owed += octets
 		return
 	}
 	d.from.Consumed(octets)
+}
+
+// leave is told that the caller's side is over, and why; nil is the end that the agent
+// made itself.
+func (d *demand) leave(err error) {
+	d.mu.Lock()
+	d.give(d.held)
+	d.gone = true
+	d.mu.Unlock()
+	d.stop(err)
 }
 
 // stop tells the agent that nobody takes its events any more; nil is the end that
@@ -121,7 +168,15 @@ func (x *passage) cut(err error, text string) {
 
 // HandleEvent implements carriage.StreamHandler, on the agent's loop.
 func (x *passage) HandleEvent(e *carriage.Event) {
+	n := len(e.Foreign)
+	if !x.demand.take(n) {
+		x.cut(carriage.ErrSlowConsumer, textFull)
+		return
+	}
 	err := x.to.TrySend(e.Foreign)
+	if err != nil {
+		x.demand.untake(n)
+	}
 	switch {
 	case err == nil:
 	case errors.Is(err, engine.ErrWouldBlock):
@@ -140,6 +195,9 @@ func (x *passage) HandleReply(reply *carriage.Reply) {
 	x.demand.end()
 	var err error
 	switch {
+	case reply.Err == nil && !x.demand.take(len(reply.Foreign)): // until the caller's side is over
+		x.f.undelivered.Add(1)
+		_ = x.to.Refuse(bridge.CodeNotDelivered, textFull)
 	case reply.Err != nil:
 		x.f.undelivered.Add(1)
 		code, text := outcome(reply)

@@ -1001,6 +1001,64 @@ func TestSlowCallerOfAnAgentWithoutCredit(t *testing.T) {
 	}
 }
 
+// What waits of all streams together for callers on the link is bounded: one that
+// finds no room is cut with a reason, and nothing stays when they are over.
+func TestWaitingStreamsAreBoundedTogether(t *testing.T) {
+	const streams = 16 // which may have 1 MiB each
+	r := startRelay(t, Config{MaxWaiting: 4 << 20})
+	pad := strings.Repeat("x", 64<<10)
+	a, _ := startHTTP(t, r, "a", flowing(t, func(f *flow, id, body string) {
+		for n := 0; n < 100 || strings.Contains(body, `"endless"`); n++ {
+			if !f.say(artifact(id, `"`+pad+`"`)) {
+				return
+			}
+		}
+		f.say(status(id, "completed", true))
+	}))
+	c := dial(t, r, "a")
+	var open []*carriage.Stream
+	for range streams {
+		open = append(open, c.open(streamRequest("1", `"endless"`)))
+	}
+	eventually(t, "some are cut", func() bool {
+		if n := r.forward.waiting.Used(); n > 4<<20 {
+			t.Fatalf("%d octets wait", n)
+		}
+		return a.Stats().Bridge.StreamsCancelled > 0
+	})
+	cut := 0
+	for _, s := range open {
+		// All but what has been cut is under way; to read on is to have it go on.
+		for n := 0; n < 64; n++ {
+			if _, err := s.Next(); err != nil {
+				var told *bridge.Error
+				if !errors.As(err, &told) || told.Code != bridge.CodeNotDelivered || told.Text != textFull {
+					t.Errorf("%v", err)
+				}
+				cut++
+				break
+			}
+		}
+		s.Close()
+	}
+	if cut == 0 {
+		t.Error("none was cut")
+	}
+	eventually(t, "nothing stays", func() bool { return r.forward.waiting.Used() == 0 && a.Stats().InFlight == 0 })
+	// There is room again, and what is read is not held.
+	s := c.open(streamRequest("1", 1))
+	n := 0
+	for _, err := range s.Events() {
+		if n++; err != nil {
+			t.Fatal(err)
+		}
+	}
+	if n != 101 {
+		t.Errorf("%d events", n)
+	}
+	eventually(t, "nothing stays", func() bool { return r.forward.waiting.Used() == 0 })
+}
+
 // D15, D23: a policy refuses streams, too, and so does who is not there.
 func TestStreamsThatAreNotForwarded(t *testing.T) {
 	r := startRelay(t, Config{Demo: true, Policy: func(a *Access) error {

@@ -253,6 +253,7 @@ var readmeLimits = map[string]any{
 	"carriage.Config.ReplyTimeout":    carriage.DefaultReplyTimeout,
 	"relay.Config.MaxAgents":          relay.DefaultMaxAgents,
 	"relay.Config.MaxNames":           relay.DefaultMaxNames,
+	"relay.Config.MaxWaiting":         size(relay.DefaultMaxWaiting),
 	"relay.Config.MaxHTTPConns":       relay.DefaultMaxHTTPConns,
 	"edge.Config.MaxInFlight":         edge.DefaultMaxInFlight,
 	"edge.Config.MaxBody":             size(edge.DefaultMaxBody),

@@ -292,7 +292,14 @@ func (m *machines) do(st *Step) error {
 	case "app sees":
 		return m.sees(st)
 	case "app responds", "app fails", "app refuses", "app streams", "app event", "app ends":
-		return m.answer(st)
+		err := m.answer(st)
+		if st.Object != "refused" {
+			return err
+		}
+		if err == nil || err.Error() != string(st.Text) {
+			return fmt.Errorf("it is refused with %v", err)
+		}
+		return nil
 	case "app calls", "app opens", "app resumes", "app notifies":
 		return m.ask(st)
 	case "app cancels":
@@ -367,6 +374,12 @@ func (m *machines) answer(st *Step) error {
 		return err
 	}
 	p := m.streams[r]
+	if st.Content != 0 || st.Media != nil || st.Method != nil {
+		d := carriage.Declaration{Content: st.Content, MediaType: string(st.Media), Method: string(st.Method)}
+		if err := r.Declare(d); err != nil {
+			return err
+		}
+	}
 	switch st.Verb {
 	case "streams":
 		if p, err = r.Stream(carriage.StreamOptions{Resumable: st.Flag == "resumable"}); err == nil {

@@ -517,6 +517,9 @@ func (b *ProgramBackend) post(st *Step) (*post, error) {
 }
 
 func (b *ProgramBackend) answer(st *Step) error {
+	if st.Object == "refused" {
+		return errors.New("an HTTP agent is not told what is refused")
+	}
 	p, err := b.post(st)
 	if err != nil {
 		return err

@@ -601,10 +601,10 @@ var steps map[string]map[string]readStep
 // appFields are the fields that a step of the application may have.
 var appFields = map[string][]string{
 	"app sees":      {"corr", "method", "effect", "label", "foreign", "content", "media"},
-	"app responds":  {"corr", "foreign"},
+	"app responds":  {"corr", "foreign", "content", "media", "method"},
 	"app fails":     {"corr", "foreign"},
 	"app refuses":   {"corr"},
-	"app streams":   {"corr"},
+	"app streams":   {"corr", "content", "media"},
 	"app event":     {"corr", "foreign"},
 	"app ends":      {"corr", "foreign"},
 	"app calls":     {"method", "label", "foreign", "corr", "content", "media"},
@@ -643,7 +643,7 @@ func init() {
 		}},
 		"app": {
 			"sees":     readOneOf("request", "notification", "cancel", "nothing"),
-			"responds": nothing, "fails": nothing, "event": nothing, "ends": nothing,
+			"responds": readRefused, "fails": readRefused, "event": readRefused, "ends": readRefused,
 			"refuses": readRefusal,
 			"streams": func(_ *Script, st *Step, w *words) error {
 				if w.is("resumable") {

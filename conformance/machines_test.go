@@ -11,6 +11,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/carriage/discovery"
+	"github.com/trestle-npamp/trestle/carriage/document"
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/internal/nptest"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
@@ -38,7 +39,8 @@ type machines struct {
 	requests []*carriage.Request
 	streams  map[*carriage.Request]*carriage.Producer
 	// Originator.
-	calls []*machineCall
+	calls    []*machineCall
+	receiver *document.Receiver
 	// Advertiser.
 	records []disco.Record
 }
@@ -65,7 +67,7 @@ func (c rawChannel) HandleClose(error)          {}
 
 func newMachines(t testing.TB, s *Script) *machines {
 	t.Helper()
-	m := &machines{t: t, s: s, streams: map[*carriage.Request]*carriage.Producer{}}
+	m := &machines{t: t, s: s, streams: map[*carriage.Request]*carriage.Producer{}, receiver: document.NewReceiver(document.Config{})}
 	cfg := carriage.Config{Tags: &s.Tags, Authorize: m.authorize}
 	cfg.Retain.Octets = s.Holds
 	for _, c := range s.Carries {
@@ -229,7 +231,7 @@ func (m *machines) carriageCall(st *Step) (*carriage.Call, error) {
 		Protocol: m.s.Carries[0].ID, Content: st.Content, Method: string(st.Method), NoLabel: st.NoLabel,
 		Foreign: st.Foreign, MediaType: st.Media,
 	}
-	if m.s.Carries[0].Class == "opaque" || len(st.Foreign) == 0 {
+	if m.s.Carries[0].Class == "opaque" {
 		c.Natural = st.Corr
 	}
 	if st.Label != nil {
@@ -291,7 +293,7 @@ func (m *machines) do(st *Step) error {
 		return nil
 	case "app sees":
 		return m.sees(st)
-	case "app responds", "app fails", "app refuses", "app streams", "app event", "app ends":
+	case "app responds", "app fails", "app refuses", "app streams", "app event", "app ends", "app presents":
 		err := m.answer(st)
 		if st.Object != "refused" {
 			return err
@@ -300,7 +302,7 @@ func (m *machines) do(st *Step) error {
 			return fmt.Errorf("it is refused with %v", err)
 		}
 		return nil
-	case "app calls", "app opens", "app resumes", "app notifies":
+	case "app calls", "app opens", "app resumes", "app notifies", "app fetches":
 		return m.ask(st)
 	case "app cancels":
 		c, err := m.call(st)
@@ -374,6 +376,9 @@ func (m *machines) answer(st *Step) error {
 		return err
 	}
 	p := m.streams[r]
+	if st.Verb == "presents" {
+		return present(r, st)
+	}
 	if st.Content != 0 || st.Media != nil || st.Method != nil {
 		d := carriage.Declaration{Content: st.Content, MediaType: string(st.Media), Method: string(st.Method)}
 		if err := r.Declare(d); err != nil {
@@ -416,6 +421,32 @@ func (m *machines) answer(st *Step) error {
 	return r.Refuse(bridge.Code(st.N), string(st.Text))
 }
 
+// present answers with a document set.
+func present(r *carriage.Request, st *Step) error {
+	var proofs []document.Proof
+	for _, p := range st.Proofs {
+		proofs = append(proofs, document.Proof{Alg: p.Scheme, Octets: p.Octets})
+	}
+	set, err := document.New(string(st.Document), string(st.DocumentType), 0, st.Foreign, proofs...)
+	if err != nil {
+		return err
+	}
+	return document.Respond(r, set, carriage.SetOptions{Content: st.Content})
+}
+
+// handleSet is told how a call for a document set ended.
+func (c *machineCall) handleSet(s *document.Set, r *carriage.Reply) {
+	if s == nil {
+		c.HandleReply(r)
+		return
+	}
+	o := Outcome{Kind: "set", Foreign: s.Document, Document: []byte(s.ID), DocumentType: []byte(s.MediaType)}
+	for _, p := range s.Proofs {
+		o.Proofs = append(o.Proofs, Proof{p.Alg, p.Octets})
+	}
+	c.outcomes = append(c.outcomes, o)
+}
+
 func (m *machines) ask(st *Step) (err error) {
 	a := m.pair.Server.Association
 	call := &machineCall{id: st.Corr}
@@ -430,6 +461,8 @@ func (m *machines) ask(st *Step) (err error) {
 		call.consumer, err = m.bridge.StartStream(a, c, &carriage.StreamCall{
 			Resume: &carriage.Cursor{Corr: st.Corr, ID: carriage.EventID(st.N)},
 		}, call)
+	case st.Verb == "fetches":
+		call.consumer, err = m.receiver.Start(m.bridge, a, c, call.handleSet)
 	case st.Verb == "notifies":
 		err = m.bridge.TryNotify(a, c)
 	}

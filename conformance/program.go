@@ -419,8 +419,10 @@ const maxPost = 16 << 20
 
 func (b *ProgramBackend) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxPost))
-	if err != nil || r.Method != http.MethodPost {
-		w.WriteHeader(http.StatusMethodNotAllowed)
+	// A card is asked for by its path, on the link by a method and no message (D24).
+	card := r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/agent-card.json")
+	if err != nil || r.Method != http.MethodPost && !card {
+		w.WriteHeader(http.StatusNotFound)
 		return
 	}
 	p := &post{body: body, answer: make(chan func(http.ResponseWriter) bool), gone: r.Context().Done()}

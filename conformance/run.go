@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"errors"
 	"fmt"
+	"slices"
 	"unicode/utf8"
 
 	"github.com/trestle-npamp/trestle/wire"
@@ -167,12 +168,16 @@ func (st *Step) Check(s *Seen) error {
 
 // Outcome is what the application on the originator's side got.
 type Outcome struct {
-	Kind    string // "response", "error", "event", "end", "refusal" (a transport error) or "failure"
+	Kind    string // "response", "error", "event", "end", "set", "refusal" (a transport error) or "failure"
 	Event   uint64
 	Told    bool // Event is told
 	Code    uint64
 	Text    string
 	Foreign []byte
+
+	// Of a set.
+	Document, DocumentType []byte
+	Proofs                 []Proof
 }
 
 // Compare compares with what a step expects.
@@ -187,6 +192,12 @@ func (st *Step) Compare(o *Outcome) error {
 		return fmt.Errorf("it got %s", told)
 	case st.Foreign != nil && !bytes.Equal(o.Foreign, st.Foreign):
 		return fmt.Errorf("the foreign message is\n %s, want\n %s", dump(o.Foreign), dump(st.Foreign))
+	case st.Document != nil && !bytes.Equal(o.Document, st.Document), st.DocumentType != nil && !bytes.Equal(o.DocumentType, st.DocumentType):
+		return fmt.Errorf("the document is %q of type %q", o.Document, o.DocumentType)
+	case o.Kind == "set" && !slices.EqualFunc(o.Proofs, st.Proofs, func(a, b Proof) bool {
+		return a.Scheme == b.Scheme && bytes.Equal(a.Octets, b.Octets)
+	}):
+		return fmt.Errorf("its proofs are %v", o.Proofs)
 	}
 	return nil
 }

@@ -92,8 +92,17 @@ type Step struct {
 	Effect                       string
 	Media                        []byte
 	Content                      bridge.ContentType
+	// Document and DocumentType name a document of a set, Proofs are beside it.
+	Document, DocumentType []byte
+	Proofs                 []Proof
 
 	fields []*Field
+}
+
+// Proof is a detached proof of a document set.
+type Proof struct {
+	Scheme uint16
+	Octets []byte
 }
 
 // Frame is one frame of a peer, as it is told field by field.
@@ -350,6 +359,18 @@ func (st *Step) take(f *Field) (err error) {
 		st.Method, err = w.plain(f.Name)
 	case "media":
 		st.Media, err = w.plain(f.Name)
+	case "document":
+		st.Document, err = w.plain(f.Name)
+	case "type":
+		st.DocumentType, err = w.plain(f.Name)
+	case "proof":
+		var p Proof
+		var n uint64
+		if n, err = w.named("scheme", proofNames, 16); err == nil {
+			p.Scheme = uint16(n)
+			p.Octets, err = w.plain(f.Name)
+		}
+		st.Proofs = append(st.Proofs, p)
 	case "foreign":
 		var b []byte
 		b, err = w.plain(f.Name)
@@ -612,7 +633,9 @@ var appFields = map[string][]string{
 	"app notifies":  {"method", "label", "foreign", "content", "media"},
 	"app resumes":   {"method", "label", "foreign", "corr"},
 	"app cancels":   {"corr"},
-	"app gets":      {"corr", "foreign", "content", "media"},
+	"app gets":      {"corr", "foreign", "content", "media", "document", "type", "proof"},
+	"app fetches":   {"method", "label", "foreign", "corr"},
+	"app presents":  {"corr", "document", "type", "content", "foreign", "proof"},
 	"app withdraws": nil,
 }
 
@@ -659,7 +682,9 @@ func init() {
 				st.N, err = w.number("event", 64)
 				return err
 			},
-			"gets": readOutcome,
+			"gets":     readOutcome,
+			"fetches":  nothing,
+			"presents": readRefused,
 			"advertises": func(_ *Script, st *Step, w *words) (err error) {
 				if !w.is("agent") {
 					return errors.New("agent is missing")
@@ -769,7 +794,7 @@ func readOutcome(_ *Script, st *Step, w *words) (err error) {
 			return err
 		}
 	}
-	if err := readOneOf("response", "error", "event", "end", "failure", "nothing")(nil, st, w); err != nil {
+	if err := readOneOf("response", "error", "event", "end", "set", "failure", "nothing")(nil, st, w); err != nil {
 		return err
 	}
 	switch st.Object {

@@ -129,6 +129,7 @@ type Limits struct {
 	Stall             time.Duration   // 10 s in which a peer takes no octet
 	PingInterval      time.Duration   // 30 s of silence, +-20 %; negative: never
 	HelloWait         time.Duration   // 5 s for the peer's HELLO
+	HelloIdle         time.Duration   // 15 min without a frame of either side, an exchange or a HELLO; negative: for ever
 	CloseWait         time.Duration   // 1 s for the queue and CLOSE_ACK at the end
 	Budget            int64           // 1 GiB in all queues and partial frames
 	Keys              profiles.Bounds // the profile's; only lower ones count (D1)
@@ -324,6 +325,16 @@ func acceptAny(identity.PublicKey) error { return nil }
 // its identity's private key is among that.
 func (e *Engine) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "engine.Engine(%v, %v)", e.cfg.Transport, e.Identity())
+}
+
+// Format prints what a log may have and no key, whatever the verb: Identity and
+// Certificate may be types that hide nothing of themselves.
+func (c Config) Format(f fmt.State, _ rune) {
+	id := identity.PublicKey{}
+	if c.Identity != nil {
+		id = c.Identity.Public()
+	}
+	fmt.Fprintf(f, "engine.Config(%v, %v, %v, limits %+v, redacted)", c.Transport, id, c.Profiles, c.Limits)
 }
 
 // Format prints the address.
@@ -563,6 +574,7 @@ func (e *Engine) options(role Role, res handshake.Result, local, remote net.Addr
 			HighWater:    l.HighWater,
 			PingInterval: l.PingInterval,
 			HelloWait:    l.HelloWait,
+			HelloIdle:    l.HelloIdle,
 			CloseWait:    l.CloseWait,
 			Bounds:       l.Keys,
 			Ratchet:      l.Ratchet,

@@ -45,6 +45,7 @@ func TestLimitsReachWhatHoldsThem(t *testing.T) {
 		"Stall":        o.Stall,
 		"PingInterval": o.Conn.PingInterval,
 		"HelloWait":    o.Conn.HelloWait,
+		"HelloIdle":    o.Conn.HelloIdle,
 		"CloseWait":    o.Conn.CloseWait,
 		"Keys":         o.Conn.Bounds,
 		"Ratchet":      o.Conn.Ratchet,

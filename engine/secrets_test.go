@@ -3,6 +3,8 @@ package engine_test
 import (
 	"bytes"
 	"context"
+	"crypto/ed25519"
+	"crypto/tls"
 	"encoding/base64"
 	"encoding/hex"
 	"errors"
@@ -23,6 +25,7 @@ import (
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/engine/conn"
+	"github.com/trestle-npamp/trestle/engine/loop"
 	"github.com/trestle-npamp/trestle/internal/nptest"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
@@ -65,10 +68,14 @@ func (s secrets) find(t *testing.T, where, text string) {
 
 // everyVerb prints v in every way. A verb that does not suit looks behind a pointer
 // that another would only number, past any Format.
-func everyVerb(v any) string {
+func everyVerb(v any) string { return everyVerbBut(v, "") }
+
+func everyVerbBut(v any, not string) string {
 	var b strings.Builder
 	for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d", "%p"} {
-		fmt.Fprintf(&b, verb+"\n", v)
+		if verb != not {
+			fmt.Fprintf(&b, verb+"\n", v)
+		}
 	}
 	b.WriteString(fmt.Sprint(v))
 	slog.New(slog.NewTextHandler(&b, nil)).Info("x", "v", v)
@@ -166,6 +173,25 @@ func TestNoSecretInFormats(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	// Keys of others, which need not hide anything of themselves.
+	careless := carelessKey{key.Public(), master}
+	certificate := tls.Certificate{PrivateKey: ed25519.NewKeyFromSeed(seed[:])}
+	hcfg := handshake.Config{Identity: careless, VerifyPeer: func(identity.PublicKey) error { return nil }}
+	kcfg := engine.Config{Identity: careless, Certificate: &certificate}
+	security := loop.Security{Config: loop.TLSConfig(&certificate, nil), Server: true}
+	for name, v := range map[string]any{
+		"handshake.Config with another's key": hcfg, "*handshake.Config with another's key": &hcfg,
+		"engine.Config with another's keys": kcfg, "*engine.Config with another's keys": &kcfg,
+		"loop.Security": security, "*loop.Security": &security,
+		"configs, kept": struct{ A any }{[]any{kcfg, hcfg, security}},
+		// Copies, which nobody should make, are as silent.
+		"an identity.Key": *key, "a schedule.Root": *send, "a schedule.Secrets": *hs,
+		"a kem.Secret": *secret, "a kem.KeyPair": *pair,
+		"a record.Sealer": *sealer, "a record.Opener": *opener,
+		"copies": struct{ A, B, C any }{*key, *send, *secret},
+	} {
+		s.find(t, name, everyVerbBut(v, "%p")) // of a value it prints all, past any Format; vet refuses that
+	}
 	for name, v := range map[string]any{
 		"identity.Key": key, "identity.PrivateKey": identity.PrivateKey(key),
 		"schedule.Root": send, "schedule.Secrets": hs,
@@ -184,6 +210,15 @@ func TestNoSecretInFormats(t *testing.T) {
 		s.find(t, name, everyVerb(v))
 	}
 }
+
+// carelessKey is a private key that prints itself.
+type carelessKey struct {
+	Pub  identity.PublicKey
+	Seed []byte
+}
+
+func (k carelessKey) Public() identity.PublicKey  { return k.Pub }
+func (carelessKey) Sign(m []byte) ([]byte, error) { return nil, errors.New("does not sign") }
 
 // locked is a buffer for loggers of many goroutines.
 type locked struct {

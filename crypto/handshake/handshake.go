@@ -113,6 +113,16 @@ type Config struct {
 	Rand io.Reader
 }
 
+// Format prints what a log may have and no key, whatever the verb: Identity may be of
+// a type that hides nothing of itself.
+func (c Config) Format(f fmt.State, _ rune) {
+	id := identity.PublicKey{}
+	if c.Identity != nil {
+		id = c.Identity.Public()
+	}
+	fmt.Fprintf(f, "handshake.Config(%v, %v, %v, redacted)", c.Profiles, c.Suites, id)
+}
+
 // resolve fills in the defaults and refuses what cannot work.
 func (c Config) resolve() (Config, error) {
 	if c.VerifyPeer == nil {

@@ -178,7 +178,7 @@ func (k *Key) Wipe() {
 }
 
 // Format prints the public key and no secret, whatever the verb.
-func (k *Key) Format(f fmt.State, _ rune) {
+func (k Key) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "identity.Key(%s %s, redacted)", k.public.scheme, k.public)
 }
 

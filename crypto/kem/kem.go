@@ -91,7 +91,7 @@ func (s *Secret) Bytes() []byte { return s.b[:] }
 func (s *Secret) Wipe() { buf.Wipe(s.b[:]) }
 
 // Format prints no secret, whatever the verb.
-func (s *Secret) Format(f fmt.State, _ rune) { io.WriteString(f, "kem.Secret(redacted)") }
+func (s Secret) Format(f fmt.State, _ rune) { io.WriteString(f, "kem.Secret(redacted)") }
 
 // KeyPair is one side's ephemeral key. It serves one decapsulation's purpose
 // and belongs to one goroutine.
@@ -154,7 +154,7 @@ func (k *KeyPair) Wipe() {
 }
 
 // Format prints the scheme and no key, whatever the verb.
-func (k *KeyPair) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "kem.KeyPair(%s, redacted)", k.scheme) }
+func (k KeyPair) Format(f fmt.State, _ rune) { fmt.Fprintf(f, "kem.KeyPair(%s, redacted)", k.scheme) }
 
 // Encapsulate answers a share with a ciphertext and the secret it carries, from
 // 64 octets of rand: ML-KEM's m, then an X25519 private key. A nil rand is

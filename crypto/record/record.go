@@ -277,7 +277,7 @@ func (s *Sealer) Due(b profiles.Bounds) bool {
 }
 
 // Format prints position and no secret, whatever the verb.
-func (s *Sealer) Format(f fmt.State, _ rune) { s.format(f, "Sealer") }
+func (s Sealer) Format(f fmt.State, _ rune) { s.format(f, "Sealer") }
 
 // Opener opens the frames of one channel in the direction we receive.
 type Opener struct {
@@ -328,7 +328,7 @@ func (o *Opener) Open(f wire.Frame) ([]byte, error) {
 }
 
 // Format prints position and no secret, whatever the verb.
-func (o *Opener) Format(f fmt.State, _ rune) { o.format(f, "Opener") }
+func (o Opener) Format(f fmt.State, _ rune) { o.format(f, "Opener") }
 
 // PreferredSuites lists the AEAD suites, the one this processor is best at
 // first: AES-256-GCM where it has instructions for it, and otherwise

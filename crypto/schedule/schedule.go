@@ -145,7 +145,7 @@ func (s *Secrets) Wipe() {
 }
 
 // Format prints no secret, whatever the verb.
-func (s *Secrets) Format(f fmt.State, _ rune) { io.WriteString(f, "schedule.Secrets(redacted)") }
+func (s Secrets) Format(f fmt.State, _ rune) { io.WriteString(f, "schedule.Secrets(redacted)") }
 
 // Errors of a Root.
 var (
@@ -265,7 +265,7 @@ func (r *Root) Wipe() {
 }
 
 // Format prints the direction and generation and no secret, whatever the verb.
-func (r *Root) Format(f fmt.State, _ rune) {
+func (r Root) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "schedule.Root(%s, generation %d, redacted)", r.dir, r.gen)
 }
 

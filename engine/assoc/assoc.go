@@ -227,6 +227,7 @@ func New(o Options, now time.Duration) *Association {
 		done:      make(chan struct{}),
 		helloCame: make(chan struct{}),
 	}
+	o.Conn.Busy = func() bool { return a.busy() > 0 }
 	a.m = conn.New(o.Conn, now)
 	a.maxSend.Store(int64(a.m.MaxSend()))
 	a.timeout.init(a)

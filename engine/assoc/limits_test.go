@@ -58,6 +58,58 @@ func TestD28_HighWater(t *testing.T) {
 	}
 }
 
+// D13: a peer that sends no HELLO is not pinged, and may be one that has vanished
+// before it could. It may be silent for 15 minutes, and longer while frames go to it
+// or an exchange is open; then its association ends, with the reason.
+func TestD13_SilenceWithoutHello(t *testing.T) {
+	c := &probe{}
+	counters := new(conn.Counters)
+	p := pair(t, c, &probe{}, func(o *nptest.Options) {
+		o.Server.Conn.NoHello = true
+		o.Server.Conn.PingInterval, o.Server.Stall = -1, 10*time.Hour // it would notice first
+		o.Client.Conn.Counters = counters
+	})
+	p.Server.Block(true) // as if it had vanished
+	live := func(why string) {
+		t.Helper()
+		if len(c.closed) != 0 {
+			t.Fatalf("%s: ended with %v", why, c.closed)
+		}
+	}
+	p.Run(14 * time.Minute)
+	live("before its time")
+	if err := p.Client.SendBuf(wire.ChannelBridge, typ, plain("x")); err != nil {
+		t.Fatal(err)
+	}
+	p.Run(14 * time.Minute)
+	live("a frame went to it")
+	c.busy = 1
+	p.Run(40 * time.Minute)
+	live("an exchange is open")
+	c.busy = 0
+	p.Run(16 * time.Minute)
+	var ce *assoc.CloseError
+	if len(c.closed) != 1 || !errors.Is(c.closed[0], conn.ErrIdle) || !errors.As(c.closed[0], &ce) || ce.Code != control.CodeTimeout {
+		t.Errorf("ended with %v", c.closed)
+	}
+	if n := counters.PingsOut.Load(); n != 0 {
+		t.Errorf("%d pings", n)
+	}
+}
+
+// A negative limit lets such a peer be silent for ever.
+func TestD13_SilenceWithoutHelloMayBeEndless(t *testing.T) {
+	c := &probe{}
+	p := pair(t, c, &probe{}, func(o *nptest.Options) {
+		o.Server.Conn.NoHello = true
+		o.Client.Conn.HelloIdle = -1
+	})
+	p.Run(24 * time.Hour)
+	if len(c.closed) != 0 {
+		t.Errorf("ended with %v", c.closed)
+	}
+}
+
 // Liveness over a link: PING after the silence, an answered one keeps it, a peer
 // that vanished is noticed after two, with the reason.
 func TestD28_Liveness(t *testing.T) {

@@ -57,6 +57,10 @@ const (
 	// DefaultHelloWait is how long a peer is expected to send its HELLO; after
 	// that it is taken as one that sends none (D3).
 	DefaultHelloWait = 5 * time.Second
+	// DefaultHelloIdle is how long a peer that has sent no HELLO, and is therefore not
+	// pinged, may be silent while nothing is sent to it either and no exchange is
+	// open (D13). It is longer than the longest unary deadline (D28).
+	DefaultHelloIdle = 15 * time.Minute
 	// DefaultCloseWait bounds how long queued frames and the peer's CLOSE_ACK
 	// are waited for once we close.
 	DefaultCloseWait = time.Second
@@ -112,6 +116,7 @@ var (
 	ErrCredit       = errors.New("conn: peer overran its credit")
 	ErrReplies      = errors.New("conn: peer provokes more answers than it reads")
 	ErrDead         = errors.New("conn: peer does not answer pings")
+	ErrIdle         = errors.New("conn: a peer that sent no HELLO has been silent for too long")
 	ErrNotAccepted  = fmt.Errorf("%w and before the server said anything: it may not accept our key", ErrTruncated)
 	ErrTruncated    = errors.New("conn: transport ended without CLOSE")
 )
@@ -197,6 +202,7 @@ type Config struct {
 	HighWater    int
 	PingInterval time.Duration // negative: no liveness
 	HelloWait    time.Duration
+	HelloIdle    time.Duration // negative: for ever
 	CloseWait    time.Duration
 	RekemWait    time.Duration
 	// Bounds of the keys; zero fields take the profile's, larger ones are
@@ -218,6 +224,9 @@ type Config struct {
 	// peer's unanswered.
 	KEM  profiles.KEM
 	Rand io.Reader
+	// Busy tells whether exchanges are open, which keeps a peer without HELLO from
+	// being silent for too long; nil means that none ever are.
+	Busy func() bool
 	// Budget is what partial frames are counted against.
 	Budget *buf.Budget
 	// Counters are shared by many associations; nil makes private ones.
@@ -246,6 +255,7 @@ func (c *Config) fill() {
 	def(&c.HighWater, DefaultHighWater)
 	defDur(&c.PingInterval, DefaultPingInterval)
 	defDur(&c.HelloWait, DefaultHelloWait)
+	defDur(&c.HelloIdle, DefaultHelloIdle)
 	defDur(&c.CloseWait, DefaultCloseWait)
 	b := c.Profile.Bounds
 	if c.Bounds.Frames == 0 || c.Bounds.Frames > b.Frames {
@@ -338,7 +348,8 @@ type Conn struct {
 	// Time.
 	opened        time.Duration
 	lastRecv      time.Duration
-	heard         bool // a frame of the peer's was opened
+	lastSent      time.Duration // outside Control, or busy
+	heard         bool          // a frame of the peer's was opened
 	pings         int
 	pingAt        time.Duration // 0: none scheduled
 	pingSeq       uint64

@@ -270,9 +270,16 @@ func TestLiveness_NotTowardsPeersWithoutHello(t *testing.T) {
 	r.c.StartBatch(r.now, nil, false)
 	r.c.HandleTimeout(r.now)
 	r.take()
-	if at, ok := r.c.Deadline(); ok {
-		t.Errorf("a deadline at %v for a peer that never answers pings", at)
+	if at, _ := r.c.Deadline(); at != r.c.opened+DefaultHelloIdle {
+		t.Errorf("a deadline at %v for a peer that never answers pings; it may be silent for %v", at, DefaultHelloIdle)
 	}
+	r.now = r.c.opened + DefaultHelloIdle - 1
+	r.c.StartBatch(r.now, nil, false)
+	r.c.HandleTimeout(r.now)
+	if out := r.take(); len(out) != 0 {
+		t.Errorf("sent %v", out)
+	}
+	r.wantAlive()
 }
 
 // CLOSE has an empty payload and goes out behind what was queued; the peer's

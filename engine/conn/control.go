@@ -238,10 +238,20 @@ func (c *Conn) Deadline() (time.Duration, bool) {
 		if !c.hasHello && !c.helloExpired && !c.cfg.NoHello {
 			add(c.opened + c.cfg.HelloWait)
 		}
+		if c.quiet() {
+			add(c.idleAt())
+		}
 		add(c.rekem.until)
 	}
 	return at, at != 0
 }
+
+// quiet tells a peer that has sent no HELLO: it is not pinged, because it may be one
+// that never answers (D13), so silence is all there is to go by.
+func (c *Conn) quiet() bool { return !c.hasHello && c.cfg.HelloIdle > 0 }
+
+// idleAt is when such a peer has been silent for too long.
+func (c *Conn) idleAt() time.Duration { return max(c.lastRecv, c.lastSent) + c.cfg.HelloIdle }
 
 // HandleTimeout lets the machine do what is due at now: a PING, giving up on a
 // silent peer, on its HELLO, on the answer to a REKEM or on its CLOSE_ACK.
@@ -266,6 +276,13 @@ func (c *Conn) HandleTimeout(now time.Duration) {
 	}
 	if c.rekem.pending() && now >= c.rekem.until {
 		c.abandonRekem()
+	}
+	if c.quiet() && now >= c.idleAt() {
+		if c.cfg.Busy == nil || !c.cfg.Busy() {
+			c.fail(control.CodeTimeout, ErrIdle)
+			return
+		}
+		c.lastSent = now
 	}
 	if c.pingAt == 0 || now < c.pingAt {
 		return

@@ -26,6 +26,7 @@ func TestD28_Defaults(t *testing.T) {
 		"ping interval":  {cfg.PingInterval, 30 * time.Second},
 		"unanswered":     {maxUnansweredPings, 2},
 		"wait for HELLO": {cfg.HelloWait, 5 * time.Second},
+		"silence":        {cfg.HelloIdle, 15 * time.Minute},
 		"wait for REKEM": {cfg.RekemWait, 30 * time.Second},
 		"key bounds":     {cfg.Bounds, profiles.Bounds{Frames: 1 << 24, Octets: 64 << 30, Age: time.Hour}},
 		"root bounds":    {cfg.Ratchet, profiles.Bounds{Frames: 1 << 26, Octets: 256 << 30, Age: 4 * time.Hour}},

@@ -338,6 +338,7 @@ func (c *Conn) sealAt(start int, ch wire.Channel, t wire.FrameType, fl wire.Flag
 	c.generation.frames++
 	if ch != wire.ChannelControl {
 		c.credit.Take(n)
+		c.lastSent = c.now
 	}
 	c.cfg.Counters.FramesOut.Add(1)
 	c.cfg.Counters.OctetsOut.Add(uint64(len(out) - start))

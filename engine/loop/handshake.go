@@ -196,6 +196,11 @@ type Security struct {
 	AESGCM func(key []byte) (cipher.AEAD, error)
 }
 
+// Format prints the role and no key, whatever the verb: TLS configurations hold some.
+func (s Security) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "loop.Security(TLS %v, server %v, redacted)", s.Config != nil, s.Server)
+}
+
 // established is a completed handshake.
 type established struct {
 	result  handshake.Result

@@ -259,6 +259,21 @@ func parseURL(s string) (*url.URL, error) {
 	return u, nil
 }
 
+// Format prints where the agent is and no credential, whatever the verb: Header, TLS
+// and URL may hold some.
+func (c Config) Format(f fmt.State, _ rune) {
+	at := "no URL"
+	if u, err := url.Parse(c.URL); err == nil {
+		at = u.Redacted()
+	}
+	fmt.Fprintf(f, "upstream.Config(%s, redacted)", at)
+}
+
+// Format prints where the agent is and no credential, whatever the verb.
+func (c *Client) Format(f fmt.State, _ rune) {
+	fmt.Fprintf(f, "upstream.Client(%s, redacted)", c.endpoint.Redacted())
+}
+
 func orDefault[T int | int64 | time.Duration](v *T, def T) {
 	if *v <= 0 {
 		*v = def

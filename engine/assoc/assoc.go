@@ -179,6 +179,8 @@ type Association struct {
 	// Loop only.
 	now       time.Duration
 	inTurn    bool
+	stirred   bool   // something came, ran or left in the turn: it is not a timer's alone
+	sealed    uint64 // by the machine when the turn began
 	buffered  int    // what the transport held when the turn began
 	after     []byte // the batch of a turn after the end
 	admitted  int    // octets admitted that are in the machine's queue
@@ -438,7 +440,7 @@ func (a *Association) BeginTurn(now time.Duration, batch []byte) {
 		return
 	}
 	a.buffered = a.trans.Buffered()
-	a.inTurn = true
+	a.inTurn, a.stirred, a.sealed = true, false, a.m.Sealed()
 	a.m.StartBatch(now, batch, a.buffered >= a.o.HighWater)
 	if a.timeout.due {
 		a.timeout.due = false
@@ -457,6 +459,7 @@ func (a *Association) Feed(in []byte) {
 	if a.ended {
 		return
 	}
+	a.stirred = true
 	defer a.survive()
 	a.m.HandleBytes(a.now, in)
 	for a.dispatch() {
@@ -501,7 +504,9 @@ func (a *Association) EndTurn() []byte {
 	if a.m.Waiting() || a.buffered > 0 {
 		a.stall.arm(a.buffered)
 	}
-	a.rest.touch()
+	if a.stirred || a.m.Sealed() != a.sealed {
+		a.rest.touch()
+	}
 	return batch
 }
 
@@ -509,6 +514,7 @@ func (a *Association) EndTurn() []byte {
 func (a *Association) runPosted() {
 	for n := a.inbox.TakeAll(); n != nil; {
 		rest := n.Take()
+		a.stirred = true
 		a.runTask(n)
 		n = rest
 	}

@@ -518,6 +518,27 @@ func TestRestAndWakeUp(t *testing.T) {
 	}
 }
 
+// A timer that finds nothing to do is nothing that happens: it keeps no keys.
+func TestRestInSpiteOfTimers(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	p := pair(t, c, s, func(o *nptest.Options) { o.Client.Stall = 4 * time.Second })
+	p.Run(10 * time.Second) // nothing is left of the start
+	p.Client.Block(true)
+	_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("x")) // waits, and so the stall deadline runs
+	p.Settle()
+	_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("y"))
+	p.Settle()
+	p.Client.Block(false)
+	p.Settle()
+	if len(s.frames) != 2 || !p.Client.Expanded() {
+		t.Fatalf("%d frames arrived, expanded %v", len(s.frames), p.Client.Expanded())
+	}
+	p.Run(5*time.Second + 500*time.Millisecond) // the stall deadline was in it
+	if p.Client.Expanded() {
+		t.Error("a timer kept the keys")
+	}
+}
+
 // A drain waits until everything has been given to the transport, however slow
 // its peer reads.
 func TestDrainWaitsForWhatIsQueued(t *testing.T) {

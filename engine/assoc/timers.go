@@ -133,7 +133,8 @@ func (t *restTimer) init(a *Association) {
 	t.timer.Owner = t
 }
 
-// touch is called at the end of every turn.
+// touch is called at the end of every turn in which something happened: a timer that
+// finds nothing to do does not keep keys.
 func (t *restTimer) touch() {
 	t.last = t.a.now
 	if !t.armed {

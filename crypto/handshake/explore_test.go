@@ -267,7 +267,7 @@ func (w *exploreWorld) authOf(i int, dir wire.Direction) []byte {
 	}
 	tr.AddTLVs(plain)
 	th := tr.Sum()
-	sig, err := mallory.Sign(signingInput(dir, th.Bytes()))
+	sig, err := mallory.Sign(signingInput(nil, dir, th.Bytes()))
 	if err != nil {
 		w.t.Fatal(err)
 	}

@@ -1003,7 +1003,7 @@ func TestSigningInput(t *testing.T) {
 	th := r.s.transcript.Sum()
 	for dir, context := range []string{"client", "server"} {
 		want := strings.Repeat(" ", 64) + "N-PAMP/2, " + context + " CertificateVerify\x00" + string(th.Bytes())
-		if got := signingInput(wire.Direction(dir), th.Bytes()); string(got) != want {
+		if got := signingInput(nil, wire.Direction(dir), th.Bytes()); string(got) != want {
 			t.Errorf("%q, want %q", got, want)
 		}
 	}

@@ -7,6 +7,7 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/kem"
 	"github.com/trestle-npamp/trestle/crypto/record"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
+	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 	messages "github.com/trestle-npamp/trestle/wire/handshake"
 )
@@ -64,6 +65,7 @@ type Machine struct {
 	choice     choice
 	transcript *schedule.Transcript
 	secrets    *schedule.Secrets
+	signing    [signingLen]byte // what is signed or verified; public
 
 	result Result
 	taken  bool // the roots in result belong to the caller
@@ -350,11 +352,11 @@ func (m *Machine) sendAuth() (thCV schedule.Point, err error) {
 		return m.transcript.Sum()
 	}
 	public := m.cfg.Identity.Public()
-	if frame, err = messages.AppendIdentityKey(frame, scheme, public.Append(nil)); err != nil {
+	if frame, err = messages.AppendIdentityKey(frame, scheme, public.Append(m.signing[:0])); err != nil {
 		return thCV, err
 	}
 	thID := absorb()
-	signature, err := m.cfg.Identity.Sign(signingInput(dir, thID.Bytes()))
+	signature, err := m.cfg.Identity.Sign(signingInput(m.signing[:0], dir, thID.Bytes()))
 	if err != nil {
 		return thCV, fmt.Errorf("handshake: signing: %w", err)
 	}
@@ -405,7 +407,7 @@ func (m *Machine) receiveAuth(f wire.Frame) (peer identity.PublicKey, thCV sched
 	m.transcript.AddFrameType(authType(dir))
 	m.transcript.AddTLVs(auth.RawIdentityKey())
 	thID := m.transcript.Sum()
-	if !peer.Verify(signingInput(dir, thID.Bytes()), auth.Signature) {
+	if !peer.Verify(signingInput(m.signing[:0], dir, thID.Bytes()), auth.Signature) {
 		return peer, thCV, ErrCertVerify
 	}
 	m.transcript.AddTLVs(auth.RawCertVerify())
@@ -444,19 +446,23 @@ func (m *Machine) complete(peer identity.PublicKey, thCCV *schedule.Point) {
 	m.state = done
 }
 
-// signingInput is what CertVerify signs (binding 6.1): 64 spaces, the signer's
-// context, a zero, the transcript through the signer's IdentityKey.
-func signingInput(signer wire.Direction, th []byte) []byte {
+// signingInput appends what CertVerify signs (binding 6.1): 64 spaces, the
+// signer's context, a zero, the transcript through the signer's IdentityKey. It
+// has signingLen octets at most.
+func signingInput(dst []byte, signer wire.Direction, th []byte) []byte {
 	context := "N-PAMP/2, server CertificateVerify"
 	if signer == wire.ClientToServer {
 		context = "N-PAMP/2, client CertificateVerify"
 	}
-	const spaces = 64
-	in := make([]byte, 0, spaces+len(context)+1+len(th))
-	for range spaces {
-		in = append(in, ' ')
+	for range signingSpaces {
+		dst = append(dst, ' ')
 	}
-	in = append(in, context...)
-	in = append(in, 0)
-	return append(in, th...)
+	dst = append(dst, context...)
+	dst = append(dst, 0)
+	return append(dst, th...)
 }
+
+const (
+	signingSpaces = 64
+	signingLen    = signingSpaces + len("N-PAMP/2, server CertificateVerify") + 1 + profiles.MaxHashSize
+)

@@ -164,7 +164,7 @@ func TestVectorsCertVerify(t *testing.T) {
 		k := seeded(t, f.Inputs[c.side+"_seed"])
 		same(t, c.side+" public key", k.Public().Append(nil), f.Inputs[c.side+"_pub"])
 		th := unhex(t, f.Inputs[c.th])
-		input := signingInput(c.dir, th)
+		input := signingInput(nil, c.dir, th)
 		same(t, c.side+" signing input", input, f.Expected["signing_input_"+c.side])
 		if !bytes.Contains(input, []byte(f.Contexts[c.side])) {
 			t.Errorf("%s: another context", c.side)
@@ -174,7 +174,7 @@ func TestVectorsCertVerify(t *testing.T) {
 			t.Fatal(err)
 		}
 		same(t, c.side+" signature", signature, f.Expected["signature_"+c.side])
-		if !k.Public().Verify(input, signature) || k.Public().Verify(signingInput(c.dir.Reverse(), th), signature) {
+		if !k.Public().Verify(input, signature) || k.Public().Verify(signingInput(nil, c.dir.Reverse(), th), signature) {
 			t.Errorf("%s: verification", c.side)
 		}
 	}

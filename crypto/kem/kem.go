@@ -196,10 +196,14 @@ func cut(b []byte) (mlkem []byte, x25519 *[x25519Len]byte) {
 
 func read(rnd io.Reader, b []byte) error {
 	if rnd == nil {
-		rnd = rand.Reader
+		_, _ = rand.Read(b) // never fails, and leaves b on the stack
+		return nil
 	}
-	if _, err := io.ReadFull(rnd, b); err != nil {
+	heap := make([]byte, len(b))
+	defer buf.Wipe(heap)
+	if _, err := io.ReadFull(rnd, heap); err != nil {
 		return fmt.Errorf("kem: reading randomness: %w", err)
 	}
+	copy(b, heap)
 	return nil
 }

@@ -36,6 +36,8 @@ const (
 // of the frame. The zero value is not usable.
 type Transcript struct {
 	h hash.Hash
+	// What passes through an interface moves to the heap; this is there already.
+	scratch [profiles.MaxHashSize]byte
 }
 
 // NewTranscript returns an empty transcript over the profile's hash.
@@ -43,13 +45,13 @@ func NewTranscript(h profiles.Hash) *Transcript { return &Transcript{h: h.New()}
 
 // AddFrameType absorbs the frame type that the next TLVs belong to.
 func (t *Transcript) AddFrameType(ft wire.FrameType) {
-	t.h.Write([]byte{byte(ft >> 8), byte(ft)})
+	t.h.Write(append(t.scratch[:0], byte(ft>>8), byte(ft)))
 }
 
 // AddTLV absorbs one TLV as type, length and value. A value over 65535 octets
 // is the caller's mistake: no TLV on the wire has one.
 func (t *Transcript) AddTLV(typ wire.TLVType, value []byte) {
-	t.h.Write([]byte{byte(typ >> 8), byte(typ), byte(len(value) >> 8), byte(len(value))})
+	t.h.Write(append(t.scratch[:0], byte(typ>>8), byte(typ), byte(len(value)>>8), byte(len(value))))
 	t.h.Write(value)
 }
 
@@ -61,7 +63,7 @@ func (t *Transcript) AddTLVs(raw []byte) { t.h.Write(raw) }
 // on. Only the first h.Size() octets of the result count.
 func (t *Transcript) Sum() Point {
 	var p Point
-	p.n = copy(p.b[:], t.h.Sum(p.b[:0]))
+	p.n = copy(p.b[:], t.h.Sum(t.scratch[:0]))
 	return p
 }
 

@@ -6,6 +6,7 @@ import (
 	"log/slog"
 	"net"
 	"sync"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -36,6 +37,9 @@ type Server struct {
 	accepts sync.WaitGroup
 	work    sync.WaitGroup
 	once    sync.Once
+
+	next    chan *pending // taken by whoever rests
+	resting atomic.Int32
 }
 
 // Backoff of accept errors such as EMFILE.
@@ -49,6 +53,7 @@ const (
 func (s *Server) Serve(ln net.Listener) {
 	s.ln = ln
 	s.ctx, s.cancel = context.WithCancel(context.Background())
+	s.next = make(chan *pending)
 	s.accepts.Add(1)
 	go s.accept()
 }
@@ -101,13 +106,37 @@ func (s *Server) accept() {
 		}
 		wait = 0
 		p := s.Handshakes.admit(nc, s)
-		s.work.Add(1)
-		go s.shake(p)
+		select {
+		case s.next <- p:
+		default:
+			s.work.Add(1)
+			go s.shakeHands(p)
+		}
+	}
+}
+
+// maxResting is how many goroutines wait for their next handshake. What a
+// handshake computes needs a deep stack, which a new goroutine has to grow.
+const maxResting = 16
+
+func (s *Server) shakeHands(p *pending) {
+	defer s.work.Done()
+	for {
+		s.shake(p)
+		if s.resting.Add(1) > maxResting {
+			s.resting.Add(-1)
+			return
+		}
+		select {
+		case p = <-s.next:
+			s.resting.Add(-1)
+		case <-s.ctx.Done():
+			return
+		}
 	}
 }
 
 func (s *Server) shake(p *pending) {
-	defer s.work.Done()
 	nc, remote := p.nc, p.nc.RemoteAddr()
 	est, err := s.Handshakes.accept(p, s.Security,
 		func() (*handshake.Machine, error) { return s.NewMachine(remote) })

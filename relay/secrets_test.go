@@ -49,7 +49,7 @@ func TestConfigurationsPrintNoSecret(t *testing.T) {
 	for name, v := range map[string]any{
 		"relay.Config": rc, "*relay.Config": &rc, "relay.AgentConfig": ac, "*relay.AgentConfig": &ac,
 		"upstream.Config": up, "*upstream.Config": &up, "upstream.Client": client,
-		"struct": struct{ A, B, C any }{rc, ac, up}, "kept": struct{ a any }{client},
+		"struct": struct{ A, B, C, D any }{rc, ac, up, client},
 	} {
 		var b strings.Builder
 		for _, verb := range []string{"%v", "%+v", "%#v", "%s", "%q", "%x", "%X", "%d"} {

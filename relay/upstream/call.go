@@ -196,7 +196,11 @@ func (c *Client) roundTrip(ctx context.Context, method, target, accept string, r
 	if err != nil {
 		return nil, false, false, err
 	}
-	for name, values := range c.header {
+	header := c.header
+	if r == nil {
+		header = c.cardHeader
+	}
+	for name, values := range header {
 		request.Header[name] = values
 	}
 	request.Header.Set("Accept", accept)

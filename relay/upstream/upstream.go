@@ -22,6 +22,7 @@ import (
 	"net/http"
 	"net/textproto"
 	"net/url"
+	"strings"
 	"sync/atomic"
 	"time"
 
@@ -52,7 +53,8 @@ type Config struct {
 	// URL is the agent's JSON-RPC endpoint, http or https.
 	URL string
 	// CardURL is where the agent's public card is; empty means the well-known
-	// places that CardURLs lists.
+	// places that CardURLs lists. Elsewhere than at URL's scheme and host it is asked
+	// for without Header.
 	CardURL string
 	// Header is sent with every request to this agent and to no other: the
 	// credentials configured for this route. It can't set the headers that the
@@ -138,14 +140,15 @@ type Stats struct {
 // Client speaks to one agent. It may be used from any number of goroutines; it
 // starts none that outlive Close.
 type Client struct {
-	cfg       Config
-	endpoint  *url.URL
-	cards     []string
-	header    http.Header
-	budget    *buf.Budget
-	transport *http.Transport
-	client    *http.Client
-	log       *slog.Logger
+	cfg        Config
+	endpoint   *url.URL
+	cards      []string
+	header     http.Header // of requests to the agent
+	cardHeader http.Header // of requests for its card
+	budget     *buf.Budget
+	transport  *http.Transport
+	client     *http.Client
+	log        *slog.Logger
 
 	requests, notifications, streams, retries, failures, skipped, late, refused atomic.Uint64
 }
@@ -171,6 +174,7 @@ func New(cfg Config) (*Client, error) {
 		return nil, err
 	}
 	c := &Client{endpoint: endpoint, header: http.Header{}, log: cfg.Logger}
+	elsewhere := false // is the card
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
 	}
@@ -180,6 +184,7 @@ func New(cfg Config) (*Client, error) {
 			return nil, err
 		}
 		c.cards = []string{u.String()}
+		elsewhere = u.Scheme != endpoint.Scheme || !strings.EqualFold(u.Host, endpoint.Host)
 	} else {
 		c.cards = CardURLs(endpoint)
 	}
@@ -192,6 +197,9 @@ func New(cfg Config) (*Client, error) {
 	}
 	if c.header.Get("User-Agent") == "" {
 		c.header.Set("User-Agent", userAgent)
+	}
+	if c.cardHeader = c.header; elsewhere {
+		c.cardHeader = http.Header{"User-Agent": {userAgent}}
 	}
 
 	orDefault(&cfg.MaxReply, DefaultMaxReply)

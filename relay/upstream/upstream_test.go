@@ -683,6 +683,37 @@ func TestConfiguredCardURLIsTheOnlyPlace(t *testing.T) {
 	}
 }
 
+// D21: what is configured for the agent is sent to its origin and nowhere else, not
+// even for the card.
+func TestCredentialsStayWithTheAgentsOrigin(t *testing.T) {
+	seen := make(chan http.Header, 4)
+	serve := func() *httptest.Server {
+		s := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			seen <- r.Header.Clone()
+			w.Header().Set("Content-Type", "application/json")
+			_, _ = io.WriteString(w, `{}`)
+		}))
+		t.Cleanup(s.Close)
+		return s
+	}
+	agent, other := serve(), serve()
+	for card, want := range map[string]string{"": "secret", agent.URL + "/card": "secret", other.URL + "/card": ""} {
+		c, err := New(Config{URL: agent.URL + "/a2a", CardURL: card, Header: http.Header{"authorization": {"secret"}, "User-Agent": {"me"}}})
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply, err := c.Card(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		reply.Release()
+		c.Close()
+		if h := <-seen; h.Get("Authorization") != want || h.Get("Accept") != "application/json" {
+			t.Errorf("%q got %v", card, h)
+		}
+	}
+}
+
 func TestExtendedCardIsTheResultsOctets(t *testing.T) {
 	for _, operation := range []string{"agent/getAuthenticatedExtendedCard", "GetExtendedAgentCard"} {
 		inner := strings.TrimSpace(card)

@@ -71,8 +71,21 @@ func paramsOf(r *upstream.Request) json.RawMessage {
 	return m.Params
 }
 
+// unread answers a request that package encoding/json does not read, although it is
+// JSON: the link carries what is nested more deeply. ok says that r is none.
+func unread(r *upstream.Request) (reply *upstream.Reply, ok bool, err error) {
+	if _, known := a2a.Lookup(r.Method); !known || json.Valid(r.Body) {
+		return nil, true, nil
+	}
+	reply, err = failure(r, codeInvalidParams, "Invalid parameters: nested too deeply")
+	return reply, false, err
+}
+
 // Call implements Backend.
 func (e *echo) Call(_ context.Context, r *upstream.Request) (*upstream.Reply, error) {
+	if reply, ok, err := unread(r); !ok {
+		return reply, err
+	}
 	params, v1 := paramsOf(r), a2a.IsV1(r.Method)
 	switch r.Method {
 	case a2a.MethodSend, a2a.MethodSendV1:
@@ -116,6 +129,9 @@ func (e *echo) ExtendedCard(_ context.Context, operation string) (*upstream.Repl
 // Stream implements Backend: the task, that it works, the text in two pieces, and
 // that it is completed. Subscribing to a task that is completed gets the task.
 func (e *echo) Stream(_ context.Context, r *upstream.Request, event func([]byte) error) (*upstream.Reply, error) {
+	if reply, ok, err := unread(r); !ok {
+		return reply, err
+	}
 	params, v1 := paramsOf(r), a2a.IsV1(r.Method)
 	var t echoTask
 	var ok bool

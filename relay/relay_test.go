@@ -1339,6 +1339,16 @@ func TestDemoAgent(t *testing.T) {
 	} {
 		post(t, r, "echo", `{"jsonrpc":"2.0","id":2,`+c.request+`}`).want(t, 200, `"code":`+c.code)
 	}
+	// L10: what is nested more deeply than it reads is an error of its own that says so,
+	// and not that something is missing.
+	deep := strings.Repeat("[", 20_000) + strings.Repeat("]", 20_000)
+	for _, method := range []string{"message/send", "message/stream", "tasks/get", "SendMessage", "SubscribeToTask"} {
+		a := post(t, r, "echo", `{"jsonrpc":"2.0","id":2,"method":"`+method+`","params":{"id":"`+task+`","message":{"parts":[{"text":"x"}]},"m":`+deep+`}}`)
+		if a.want(t, 200, `"code":-32602`); !strings.Contains(a.body, "nested too deeply") {
+			t.Errorf("%s: %s", method, a.body)
+		}
+	}
+	post(t, r, "echo", `{"jsonrpc":"2.0","id":2,"method":"m","params":`+deep+`}`).want(t, 200, `"code":-32601`)
 	for _, path := range []string{"/.well-known/agent-card.json", "/.well-known/agent.json"} {
 		if a := do(t, "GET", agentURL(r, "echo")+path, "", nil); a.status != 200 || a.body != echoCard {
 			t.Errorf("%s: %d %s", path, a.status, a.body)

@@ -7,7 +7,9 @@ import (
 	"io"
 	"log/slog"
 	"strconv"
+	"strings"
 	"time"
+	"unicode"
 
 	"github.com/urfave/cli/v3"
 
@@ -297,5 +299,17 @@ func transportError(err error, sent bool) error {
 	default:
 		told = &bridge.Error{Code: bridge.CodeNotDelivered, Text: err.Error()}
 	}
-	return &exitError{exitTransport, fmt.Errorf("transport error %d %w", told.Code, told)}
+	shown := &bridge.Error{Code: told.Code, Text: printable(told.Text)}
+	return &exitError{exitTransport, fmt.Errorf("transport error %d %w", told.Code, shown)}
+}
+
+// printable is text that a peer chose, without what would move a terminal's cursor or
+// pass for another line.
+func printable(text string) string {
+	return strings.Map(func(r rune) rune {
+		if !unicode.IsPrint(r) {
+			return unicode.ReplacementChar
+		}
+		return r
+	}, text)
 }

@@ -124,6 +124,17 @@ func TestCallGivesATransportErrorWithCodeFour(t *testing.T) {
 	}
 }
 
+// What a peer says cannot pass for a line of ours, nor steer the terminal.
+func TestCallShowsAPeersWordsAsText(t *testing.T) {
+	f := startFar(t, func(r *carriage.Request) {
+		_ = r.Refuse(bridge.CodeNotDelivered, "a\x1b[2J\x9bb\r\ntrestle: all is well\u202e")
+	})
+	r := trestle(t, getTask, "call", "--to", f.addr, "--agent", "a")
+	if want := "trestle: transport error 4 NotDelivered: a?[2J?b??trestle: all is well?\n"; r.code != exitTransport || strings.ReplaceAll(r.err, "\ufffd", "?") != want {
+		t.Errorf("code %d, stderr %q", r.code, r.err)
+	}
+}
+
 func TestCallThatReachesNobodyIsNotDelivered(t *testing.T) {
 	silent := startFar(t, func(r *carriage.Request) { r.Retain() })
 	leaving := startFar(t, func(r *carriage.Request) {

@@ -103,8 +103,11 @@ const (
 	fieldRetry
 )
 
+// maxField bounds a type and an ID, in octets.
+const maxField = 64 << 10
+
 // NewReader returns a Reader of src. limit bounds an event, its data, type and ID
-// together, in octets; budget bounds the data of all events whose Readers share
+// together, in octets, and 64 KiB its type and its ID each; budget bounds the data of all events whose Readers share
 // it, nil does not. Comments and unknown fields are skipped as they come, so they
 // need no bound.
 func NewReader(src io.Reader, limit int, budget *buf.Budget) *Reader {
@@ -319,13 +322,13 @@ func (r *Reader) value(part []byte) error {
 	case fieldData:
 		return r.append(part)
 	case fieldEvent:
-		if err := r.check(len(part)); err != nil {
-			return err
+		if err := r.check(len(part)); err != nil || len(r.typ)+len(part) > maxField {
+			return ErrTooLarge
 		}
 		r.typ = append(r.typ, part...)
 	case fieldID:
-		if err := r.check(len(part) + len(r.nextID)); err != nil {
-			return err
+		if err := r.check(len(part) + len(r.nextID)); err != nil || len(r.nextID)+len(part) > maxField {
+			return ErrTooLarge
 		}
 		r.nextID = append(r.nextID, part...)
 	case fieldRetry:

@@ -215,6 +215,19 @@ func TestLongEvents(t *testing.T) {
 	}
 }
 
+// Types and IDs are outside the budget, so they have a bound of their own.
+func TestLongTypesAndIDs(t *testing.T) {
+	long := strings.Repeat("x", maxField)
+	for _, field := range []string{"event", "id"} {
+		if got, err := all(NewReader(strings.NewReader(field+": "+long+"\ndata: d\n\n"), testLimit, nil)); err != io.EOF || len(got) != 1 {
+			t.Errorf("%s: %d events, %v", field, len(got), err)
+		}
+		if _, err := all(NewReader(strings.NewReader(field+": "+long+"x\ndata: d\n\n"), testLimit, nil)); err != ErrTooLarge {
+			t.Errorf("%s: %v", field, err)
+		}
+	}
+}
+
 func TestEventsShareABudget(t *testing.T) {
 	budget := buf.NewBudget(buf.MinClass)
 	a, b := NewReader(strings.NewReader("data: a\n\ndata: b\n\n"), testLimit, budget), NewReader(strings.NewReader("data: a\n\n"), testLimit, budget)

@@ -12,7 +12,7 @@ import (
 )
 
 // handleCommon serves the frame types that mean the same on every channel
-// (PROTOCOL section 1; D13).
+// (draft-bubblefish-npamp-02, section 4; D13).
 func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) (Event, bool) {
 	switch t {
 	case wire.TypePing:

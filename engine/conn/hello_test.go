@@ -9,7 +9,7 @@ import (
 
 // What a later peer may say in HELLO is taken: a higher version than ours, keys
 // that nobody knows yet, GREASE as a channel and in its own array (D3). Unknown
-// negative keys close (PROTOCOL section 4).
+// negative keys close (HELLO 4).
 func TestHello_OfALaterPeer(t *testing.T) {
 	r := newRig(t, nil)
 	evs, _ := r.turn(r.hello(func(h *control.Hello) {

@@ -187,7 +187,7 @@ func TestD3_NoCreditBeforeHello(t *testing.T) {
 	}
 }
 
-// A profile opens its channels only (PROTOCOL section 1).
+// A profile opens its channels only (draft-bubblefish-npamp-02, section 5).
 func TestChannelsOfTheProfile(t *testing.T) {
 	r := newRig(t, func(c *Config) { c.Channels = append(c.Channels, wire.ChannelGovernance, wire.ChannelAudit) })
 	var h control.Hello

@@ -198,7 +198,7 @@ func TestUnknownKEMKeepsItsShare(t *testing.T) {
 	}
 }
 
-// PROTOCOL: outside AUTH an unknown TLV is skipped unless its type is critical;
+// Handshake binding section 1: outside AUTH an unknown TLV is skipped unless its type is critical;
 // what is skipped still counts for the transcript.
 func TestHelloSkipsUnknownTLVs(t *testing.T) {
 	unknown := tlv(0x0014, []byte("new"))

@@ -30,6 +30,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
+	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/relay/upstream"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -57,7 +58,7 @@ type Config struct {
 	HTTP string
 	// AllowOpenHTTP permits an HTTP edge that anybody on the network may use.
 	AllowOpenHTTP bool
-	// Edge configures the HTTP edge. Its Forwarder and Logger are set by the
+	// Edge configures the HTTP edge. Its Forwarder, Mapping and Logger are set by the
 	// relay, and its Host too when the edge is on a loopback address, has no
 	// Authenticate and Host is nil.
 	Edge edge.Config
@@ -68,6 +69,10 @@ type Config struct {
 	// Policy decides on every request before it is forwarded; an error is told to
 	// the caller as SafetyPolicy, with the error's text. nil forwards all.
 	Policy func(*Access) error
+	// Mapping is A2A as this deployment has it, for callers over N-PAMP and over HTTP
+	// alike: a stricter effect counts for the Policy and as the label of what an HTTP
+	// caller sends, and what is not carried is refused. nil is A2A as it stands.
+	Mapping *a2a.Mapping
 	// Visible says whether a peer that asks by Discovery is told of an agent; nil
 	// tells all of all. A peer is always told of its own.
 	Visible func(peer identity.PublicKey, agent string) bool

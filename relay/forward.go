@@ -10,6 +10,7 @@ import (
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -22,6 +23,7 @@ type forwarder struct {
 	bridge  *carriage.Bridge
 	routes  *routes
 	policy  func(*Access) error
+	mapping *a2a.Mapping
 	timeout time.Duration
 	replies *buf.Budget // what HTTP callers have not been sent yet
 	waiting *buf.Budget // events that wait for N-PAMP callers
@@ -38,6 +40,7 @@ type forwarder struct {
 const (
 	textNoAgentNamed = "no agent was named in HELLO"
 	textNoAgent      = "no agent of this name is connected"
+	textNotCarried   = "the operation is not carried here"
 	textDraining     = "shutting down"
 	textCut          = "shutting down; outcome unknown"
 	textLost         = "the agent was lost before it answered; outcome unknown"
@@ -262,6 +265,9 @@ func edgeError(reply *carriage.Reply) error {
 func (f *forwarder) admit(m *edge.Message, notification bool) error {
 	if f.drain.Load() {
 		return edge.ErrDraining
+	}
+	if !f.mapping.Carries(m.Method) {
+		return &bridge.Error{Code: bridge.CodeMethodUnsupported, Text: textNotCarried}
 	}
 	if f.policy == nil {
 		return nil

@@ -17,7 +17,6 @@ import (
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/buf"
-	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/wire"
@@ -110,12 +109,12 @@ func New(cfg Config) (*Relay, error) {
 	r.arrivals.log = cfg.Logger
 
 	f := &r.forward
-	f.routes, f.policy, f.timeout = &r.routes, cfg.Policy, cfg.ReplyTimeout
+	f.routes, f.policy, f.mapping, f.timeout = &r.routes, cfg.Policy, cfg.Mapping, cfg.ReplyTimeout
 	f.waiting = buf.NewBudget(cfg.MaxWaiting)
 	f.streamBuffer = streamBuffer(&cfg.Engine.Limits)
 	f.cut, f.cutStreams = context.WithCancel(context.Background())
 	r.bridge = carriage.New(carriage.Config{
-		Protocols:   []carriage.Protocol{a2a.Protocol(f)},
+		Protocols:   []carriage.Protocol{cfg.Mapping.Protocol(f)},
 		Authorize:   f.authorize,
 		MaxInFlight: cfg.MaxInFlight,
 		// The exchange with the agent should end first, and say why.
@@ -133,7 +132,7 @@ func New(cfg Config) (*Relay, error) {
 		Logger:     cfg.Logger,
 	})
 
-	cfg.Edge.Forwarder, cfg.Edge.Logger = f, cfg.Logger
+	cfg.Edge.Forwarder, cfg.Edge.Logger, cfg.Edge.Mapping = f, cfg.Logger, cfg.Mapping
 	if cfg.Edge.Host == nil && cfg.Edge.Authenticate == nil {
 		cfg.Edge.Host = r.host
 	}

@@ -131,6 +131,10 @@ type Config struct {
 	// name of their own.
 	Host func(host string) bool
 
+	// Mapping is A2A as this deployment has it, by which messages are labelled (D15);
+	// nil is A2A as it stands.
+	Mapping *a2a.Mapping
+
 	// MaxBody bounds a request's body in octets (4 MiB), MaxBuffered all bodies
 	// that are held at one time (256 MiB), MaxInFlight the requests for agents
 	// that are served at one time (4,096).
@@ -410,7 +414,7 @@ func (x *exchange) post() error {
 		x.op = string(method) // the view ends with the body
 	}
 	x.message.Effect = bridge.Destructive
-	if effect, known := a2a.Effect(method); known {
+	if effect, known := e.cfg.Mapping.Effect(method); known {
 		x.message.Effect = effect
 	}
 	if m.Kind == jsonrpc.KindRequest && a2a.IsStream(method) {

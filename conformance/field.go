@@ -362,6 +362,9 @@ func encodeEntry(f *Field) error {
 		return fmt.Errorf("%q is no name of a key", name)
 	}
 	f.octets.append(cborHead(0, n))
+	if s = strings.TrimSpace(s); strings.HasPrefix(s, "<") {
+		return encodeNamed(f, s)
+	}
 	c := cborText{s: s}
 	b, err := c.value(nil, 0)
 	if err == nil && strings.TrimSpace(c.s) != "" {
@@ -369,6 +372,27 @@ func encodeEntry(f *Field) error {
 	}
 	f.octets.append(b)
 	return err
+}
+
+// encodeNamed: <name> 'octets' or <name>, one octet string.
+func encodeNamed(f *Field, s string) error {
+	name, rest, ok := strings.Cut(s[1:], ">")
+	if !ok || !isName(name) {
+		return errHole
+	}
+	tail := ""
+	if rest = strings.TrimSpace(rest); rest != "" {
+		if tail, ok = strings.CutPrefix(rest, "'"); ok {
+			tail, ok = strings.CutSuffix(tail, "'")
+		}
+		if !ok || strings.Contains(tail, "'") {
+			return fmt.Errorf("%q is left over", rest)
+		}
+	}
+	f.octets.append(cborHead(2, uint64(holeLen+len(tail))))
+	f.octets.hole(name)
+	f.octets.append([]byte(tail))
+	return nil
 }
 
 func cborHead(major byte, n uint64) []byte {

@@ -85,7 +85,8 @@ func newMachines(t testing.TB, s *Script) *machines {
 		Advertise: func(*assoc.Association, *disco.Filter) []disco.Record {
 			return append(discovery.Protocols(cfg.Protocols...), m.records...)
 		},
-		MaxSubscribers: 4,
+		MaxSubscribers: 1,
+		MaxResult:      s.Page,
 	})
 	m.connect()
 	return m

@@ -81,8 +81,8 @@ func NewProgram(ctx context.Context, cmd Command, s *Script) (*ProgramBackend, e
 	case Responder:
 		err = b.startAgent()
 	case Originator:
-		err = b.listen("peer", nil)
-	case Relay:
+		err = b.listen("peer")
+	case Relay, Advertiser:
 		err = b.startRelay()
 	default:
 		err = fmt.Errorf("no program is a %s", s.Side)
@@ -188,12 +188,10 @@ func (c programChannel) HandleRoom()                {}
 func (c programChannel) HandleDrain()               {}
 func (c programChannel) Busy() int                  { return 0 }
 
-// engine makes a peer's engine; d serves Discovery, nil leaves it to the script.
-func (b *ProgramBackend) engine(peer string, d *discovery.Discovery) (*engine.Engine, error) {
-	channels := []engine.ChannelHandler{programChannel{b: b, peer: peer, ch: wire.ChannelBridge}}
-	if d != nil {
-		channels = append(channels, d)
-	}
+// engine makes a peer's engine, whose Bridge channel is the script's; more are other
+// channels.
+func (b *ProgramBackend) engine(peer string, more ...engine.ChannelHandler) (*engine.Engine, error) {
+	channels := append([]engine.ChannelHandler{programChannel{b: b, peer: peer, ch: wire.ChannelBridge}}, more...)
 	e, err := engine.New(engine.Config{Channels: channels, Protocols: b.s.Speaks, Loops: 1})
 	if err == nil {
 		b.engines = append(b.engines, e)
@@ -201,8 +199,8 @@ func (b *ProgramBackend) engine(peer string, d *discovery.Discovery) (*engine.En
 	return e, err
 }
 
-func (b *ProgramBackend) listen(peer string, d *discovery.Discovery) error {
-	e, err := b.engine(peer, d)
+func (b *ProgramBackend) listen(peer string, more ...engine.ChannelHandler) error {
+	e, err := b.engine(peer, more...)
 	if err != nil {
 		return err
 	}
@@ -262,6 +260,14 @@ func (b *ProgramBackend) startRelay() error {
 	if err != nil {
 		return err
 	}
+	if b.s.Side == Advertiser {
+		e, err := b.engine("peer", programChannel{b: b, peer: "peer", ch: wire.ChannelDiscovery})
+		if err != nil {
+			return err
+		}
+		_, err = e.Dial(b.ctx, m[1], engine.DialOptions{Peer: identity.Pin(key)})
+		return err
+	}
 	d := discovery.New(discovery.Config{})
 	agent, err := b.engine("agent", d)
 	if err != nil {
@@ -284,7 +290,7 @@ func (b *ProgramBackend) startRelay() error {
 	if err != nil {
 		return err
 	}
-	caller, err := b.engine("caller", nil)
+	caller, err := b.engine("caller")
 	if err != nil {
 		return err
 	}

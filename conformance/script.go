@@ -35,6 +35,8 @@ type Script struct {
 	Holds int
 	// Not says why the script can't be run on a backend.
 	Not map[string]string
+	// Page is how many octets a RESULT of Discovery has at most; 0 is the default.
+	Page int
 	// Steps are what happens, in order.
 	Steps []*Step
 }
@@ -442,15 +444,20 @@ func init() {
 		"peer speaks": setSpeaks,
 		"tags":        setTags,
 		"policy":      setPolicy,
-		"holds": func(s *Script, w *words) error {
-			n, err := w.number("octets", 31)
-			s.Holds = int(n)
-			if err == nil && !w.is("octets") {
-				err = errors.New("octets is missing")
-			}
-			return err
-		},
-		"not": setNot,
+		"holds":       setOctets(func(s *Script, n int) { s.Holds = n }),
+		"pages":       setOctets(func(s *Script, n int) { s.Page = n }),
+		"not":         setNot,
+	}
+}
+
+func setOctets(set func(s *Script, n int)) func(s *Script, w *words) error {
+	return func(s *Script, w *words) error {
+		n, err := w.number("octets", 31)
+		if err == nil && !w.is("octets") {
+			err = errors.New("octets is missing")
+		}
+		set(s, int(n))
+		return err
 	}
 }
 

@@ -13,6 +13,7 @@ import (
 	"github.com/trestle-npamp/trestle/carriage/discovery"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/relay/internal/gate"
 	"github.com/trestle-npamp/trestle/relay/upstream"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -74,13 +75,13 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	case cfg.Backend == nil:
 		return nil, errors.New("relay: agent without a backend")
 	}
-	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
-	orDefault(&cfg.Timeout, DefaultAgentTimeout)
-	orDefault(&cfg.StreamDrain, DefaultStreamDrain)
-	orDefault(&cfg.DialTimeout, DefaultDialTimeout)
-	orDefault(&cfg.BackoffMin, DefaultBackoffMin)
-	orDefault(&cfg.BackoffMax, DefaultBackoffMax)
-	orDefault(&cfg.Engine.Loops, 1)
+	defaults.Fill(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
+	defaults.Fill(&cfg.Timeout, DefaultAgentTimeout)
+	defaults.Fill(&cfg.StreamDrain, DefaultStreamDrain)
+	defaults.Fill(&cfg.DialTimeout, DefaultDialTimeout)
+	defaults.Fill(&cfg.BackoffMin, DefaultBackoffMin)
+	defaults.Fill(&cfg.BackoffMax, DefaultBackoffMax)
+	defaults.Fill(&cfg.Engine.Loops, 1)
 	if cfg.Logger == nil {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}

@@ -19,6 +19,7 @@ import (
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/relay/edge"
+	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 	"github.com/trestle-npamp/trestle/wire/disco"
@@ -83,13 +84,13 @@ type Relay struct {
 
 // New checks the configuration. It opens nothing yet.
 func New(cfg Config) (*Relay, error) {
-	orDefault(&cfg.MaxHTTPConns, DefaultMaxHTTPConns)
-	orDefault(&cfg.MaxAgents, DefaultMaxAgents)
-	orDefault(&cfg.MaxNames, DefaultMaxNames)
-	orDefault(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
-	orDefault(&cfg.ReplyTimeout, DefaultReplyTimeout)
-	orDefault(&cfg.StreamDrain, DefaultStreamDrain)
-	orDefault(&cfg.MaxWaiting, DefaultMaxWaiting)
+	defaults.Fill(&cfg.MaxHTTPConns, DefaultMaxHTTPConns)
+	defaults.Fill(&cfg.MaxAgents, DefaultMaxAgents)
+	defaults.Fill(&cfg.MaxNames, DefaultMaxNames)
+	defaults.Fill(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
+	defaults.Fill(&cfg.ReplyTimeout, DefaultReplyTimeout)
+	defaults.Fill(&cfg.StreamDrain, DefaultStreamDrain)
+	defaults.Fill(&cfg.MaxWaiting, DefaultMaxWaiting)
 	if cfg.Listen == "" {
 		cfg.Listen = DefaultListen
 	}
@@ -152,15 +153,9 @@ func New(cfg Config) (*Relay, error) {
 // and each costs a little more than its octets.
 func streamBuffer(l *engine.Limits) int {
 	credit, frame := l.StreamCredit, l.MaxFrame
-	orDefault(&credit, conn.DefaultStreamCredit)
-	orDefault(&frame, wire.DefaultFrameLen)
+	defaults.Fill(&credit, conn.DefaultStreamCredit)
+	defaults.Fill(&frame, wire.DefaultFrameLen)
 	return 3*credit + frame
-}
-
-func orDefault[T int | int64 | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
 }
 
 // host lets only requests in that name this machine, as long as the edge is on

@@ -38,6 +38,7 @@ import (
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
+	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/relay/internal/gate"
 	"github.com/trestle-npamp/trestle/relay/internal/media"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -183,14 +184,14 @@ func New(cfg Config) (*Edge, error) {
 	if cfg.Forwarder == nil {
 		return nil, ErrNoForwarder
 	}
-	orDefault(&cfg.MaxBody, DefaultMaxBody)
-	orDefault(&cfg.MaxBuffered, DefaultMaxBuffered)
-	orDefault(&cfg.MaxInFlight, DefaultMaxInFlight)
-	orDefault(&cfg.BodyTimeout, DefaultBodyTimeout)
-	orDefault(&cfg.Timeout, DefaultTimeout)
-	orDefault(&cfg.WriteTimeout, DefaultWriteTimeout)
-	orDefault(&cfg.StallTimeout, DefaultStallTimeout)
-	orDefault(&cfg.CommitAfter, DefaultCommitAfter)
+	defaults.Fill(&cfg.MaxBody, DefaultMaxBody)
+	defaults.Fill(&cfg.MaxBuffered, DefaultMaxBuffered)
+	defaults.Fill(&cfg.MaxInFlight, DefaultMaxInFlight)
+	defaults.Fill(&cfg.BodyTimeout, DefaultBodyTimeout)
+	defaults.Fill(&cfg.Timeout, DefaultTimeout)
+	defaults.Fill(&cfg.WriteTimeout, DefaultWriteTimeout)
+	defaults.Fill(&cfg.StallTimeout, DefaultStallTimeout)
+	defaults.Fill(&cfg.CommitAfter, DefaultCommitAfter)
 	if cfg.KeepAlive == 0 {
 		cfg.KeepAlive = DefaultKeepAlive
 	}
@@ -204,12 +205,6 @@ func New(cfg Config) (*Edge, error) {
 	e.gate.Limit = cfg.MaxInFlight
 	e.cut, e.cutStreams = context.WithCancel(context.Background())
 	return e, nil
-}
-
-func orDefault[T int | int64 | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
 }
 
 // Drain makes the edge refuse new requests, and /healthz say so, from now on.

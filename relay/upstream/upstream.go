@@ -28,6 +28,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
+	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -202,14 +203,14 @@ func New(cfg Config) (*Client, error) {
 		c.cardHeader = http.Header{"User-Agent": {userAgent}}
 	}
 
-	orDefault(&cfg.MaxReply, DefaultMaxReply)
-	orDefault(&cfg.MaxBuffered, DefaultMaxBuffered)
-	orDefault(&cfg.MaxConns, DefaultMaxConns)
-	orDefault(&cfg.DialTimeout, DefaultDialTimeout)
-	orDefault(&cfg.Timeout, DefaultTimeout)
-	orDefault(&cfg.NotifyTimeout, DefaultNotifyTimeout)
-	orDefault(&cfg.CardTimeout, DefaultCardTimeout)
-	orDefault(&cfg.IdleTimeout, DefaultIdleTimeout)
+	defaults.Fill(&cfg.MaxReply, DefaultMaxReply)
+	defaults.Fill(&cfg.MaxBuffered, DefaultMaxBuffered)
+	defaults.Fill(&cfg.MaxConns, DefaultMaxConns)
+	defaults.Fill(&cfg.DialTimeout, DefaultDialTimeout)
+	defaults.Fill(&cfg.Timeout, DefaultTimeout)
+	defaults.Fill(&cfg.NotifyTimeout, DefaultNotifyTimeout)
+	defaults.Fill(&cfg.CardTimeout, DefaultCardTimeout)
+	defaults.Fill(&cfg.IdleTimeout, DefaultIdleTimeout)
 	c.cfg = cfg
 	c.budget = buf.NewBudget(cfg.MaxBuffered)
 
@@ -280,12 +281,6 @@ func (c Config) Format(f fmt.State, _ rune) {
 // Format prints where the agent is and no credential, whatever the verb.
 func (c *Client) Format(f fmt.State, _ rune) {
 	fmt.Fprintf(f, "upstream.Client(%s, redacted)", c.endpoint.Redacted())
-}
-
-func orDefault[T int | int64 | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
 }
 
 // countedConn counts the octets that may have left, so that a failed request can

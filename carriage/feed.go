@@ -41,7 +41,9 @@ type feed struct {
 	head     []byte // what the topic's events begin with
 	front    int    // octets in front of an event's foreign ones; 0 if none can be carried
 
-	declared atomic.Pointer[declared] // instead of what the request did; set before the first event
+	// Instead of what the request declared: by the stream's frames, set before the
+	// first event, and by an answer in one piece.
+	declared, answer atomic.Pointer[declared]
 
 	cur  atomic.Pointer[outlet] // nil while it is detached; changes under mu
 	home atomic.Pointer[assoc.Association]

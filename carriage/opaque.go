@@ -75,9 +75,10 @@ func (r *Request) Declare(d Declaration) error {
 	return err
 }
 
-// Declare says what the stream declares of itself, or the answer in place of it. All
-// frames of a stream declare the same (CC-OPAQUE 7), so it returns ErrStreamEnded
-// once there was an event. The other errors are those of Request.Declare.
+// Declare says what the stream declares of itself, and the answer in place of it. All
+// frames of a stream declare the same (CC-OPAQUE 7): once there was an event, it is
+// about a foreign error alone. It returns ErrStreamEnded once the stream has its end;
+// the other errors are those of Request.Declare.
 func (p *Producer) Declare(d Declaration) error {
 	f := p.f
 	out, err := f.b.declare(f.proto, &bridge.Message{Content: f.content, MediaType: f.media}, d)
@@ -86,23 +87,29 @@ func (p *Producer) Declare(d Declaration) error {
 	}
 	f.mu.Lock()
 	defer f.mu.Unlock()
-	switch {
-	case f.newest() != 0 || f.end.set():
-		return ErrStreamEnded
-	case f.sendable() != nil:
-		return f.sendable()
+	if err := f.sendable(); err != nil {
+		return err
 	}
-	f.declared.Store(out)
-	f.measure()
+	f.answer.Store(out)
+	if f.newest() == 0 {
+		f.declared.Store(out)
+		f.measure()
+	}
 	return nil
 }
 
-// envelope sets what the frames of kind declare.
+// envelope sets what a frame of the stream declares, or an answer in one piece.
 func (f *feed) envelope(m *bridge.Message) {
-	if d := f.declared.Load(); d != nil {
-		m.Content, m.MediaType, m.Method = d.content, d.media, nil
-		if !m.HasStream {
-			m.Method = d.method
+	d := f.answer.Load()
+	switch {
+	case d == nil:
+	case m.Transport:
+		m.Content, m.MediaType, m.Method = bridge.ContentJSON, nil, nil
+	case !m.HasStream:
+		m.Content, m.MediaType, m.Method = d.content, d.media, d.method
+	default:
+		if d = f.declared.Load(); d != nil {
+			m.Content, m.MediaType, m.Method = d.content, d.media, nil
 		}
 	}
 }

@@ -548,9 +548,7 @@ func TestCCOPAQUE7_OneContentTypeAStream(t *testing.T) {
 	to := h.one()
 	must(t, to.Declare(carriage.Declaration{MediaType: "application/x-tar", Method: "unused"}))
 	must(t, to.TrySend([]byte("a")))
-	if err := to.Declare(carriage.Declaration{MediaType: "a/b"}); err != carriage.ErrStreamEnded {
-		t.Errorf("declared anew: %v", err)
-	}
+	must(t, to.Declare(carriage.Declaration{MediaType: "a/b", Method: "m"})) // of an error, if there is one
 	must(t, to.TrySend([]byte("b")))
 	p.Settle()
 	c.wrote(t,
@@ -559,6 +557,20 @@ func TestCCOPAQUE7_OneContentTypeAStream(t *testing.T) {
 	c.script(t, "0105 0010 0007 10 06 01 01 01'1' 00 0011 000b 01 02 00 0000000000000002")
 	p.Settle()
 	c.wrote(t, "0105 0010 0007 10 06 70 01 01'1' 00 0011 000b 01 00 02 0000000000000002"+tlv)
+
+	// An error is no part of the payload, and declares what it is.
+	c.script(t, strings.Replace(asked, "'1'", "'2'", 1))
+	p.Settle()
+	to = h.producers[1]
+	must(t, to.TrySend([]byte("a")))
+	must(t, to.Declare(carriage.Declaration{MediaType: "a/b", Method: "m"}))
+	must(t, to.Fail([]byte("bad")))
+	if err := to.Declare(carriage.Declaration{}); err != carriage.ErrStreamEnded {
+		t.Errorf("declared after the end: %v", err)
+	}
+	p.Settle()
+	c.wrote(t, "0104 0010 0007 10 05 01 00 01'2' 00 0011 000b 01 00 00 0000000000000001 'a'",
+		"0102 0010 0008 10 04 70 00 01'2' 01'm' 0040 0003 'a/b' 'bad'")
 }
 
 // CC-OPAQUE 7(3): a stream whose frames declare different content types is

@@ -72,7 +72,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		return nil, fmt.Errorf("%w: %q", ErrName, cfg.Name)
 	case cfg.Relay == "":
 		return nil, errors.New("relay: agent without a relay")
-	case cfg.Backend == nil:
+	case cfg.AGNTCY == nil && cfg.Backend == nil, cfg.AGNTCY != nil && cfg.Operations == nil:
 		return nil, errors.New("relay: agent without a backend")
 	}
 	defaults.Fill(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
@@ -87,18 +87,22 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	}
 	id := make([]byte, 16)
 	_, _ = rand.Read(id) // never fails
-	a := &Agent{
+	a := &Agent{}
+	protocol := a2a.Protocol((*server)(a))
+	if cfg.AGNTCY != nil {
+		protocol = cfg.AGNTCY.Protocol((*server)(a))
+	}
+	protocol.Async = true
+	*a = Agent{
 		cfg: cfg, log: cfg.Logger.With(slog.String("agent", cfg.Name)),
 		record: disco.Record{
 			ID: id, Kind: disco.KindAgent, Revision: 1,
-			Agent: disco.AgentBody{AgentID: []byte(cfg.Name), Protocols: disco.ListOf(bridge.ProtocolA2A)},
+			Agent: disco.AgentBody{AgentID: []byte(cfg.Name), Protocols: disco.ListOf(protocol.ID)},
 		},
 		stopped: make(chan struct{}), done: make(chan struct{}),
 	}
 	a.stay, a.leave = context.WithCancel(context.Background())
 	a.work, a.giveUp = context.WithCancel(context.Background())
-	protocol := a2a.Protocol((*server)(a))
-	protocol.Async = true
 	a.bridge = carriage.New(carriage.Config{
 		Protocols:   []carriage.Protocol{protocol},
 		MaxInFlight: cfg.MaxInFlight,
@@ -107,6 +111,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		// The backend's own deadline should come first, and say what happened.
 		ReplyTimeout: cfg.Timeout + backstop,
 		StreamDrain:  cfg.StreamDrain,
+		Tags:         cfg.Tags,
 		Logger:       a.log,
 	})
 	a.disco = discovery.New(discovery.Config{
@@ -297,7 +302,11 @@ func (s *server) ServeRequest(r *carriage.Request) {
 		return
 	}
 	defer s.serving.Leave()
-	if r.Streams() {
+	switch {
+	case s.cfg.AGNTCY != nil:
+		s.operate(r)
+		return
+	case r.Streams():
 		s.stream(r)
 		return
 	}
@@ -405,7 +414,11 @@ func (s *server) ServeNotify(n *carriage.Notify) {
 	defer s.serving.Leave()
 	ctx, cancel := context.WithTimeout(s.work, s.cfg.Timeout)
 	defer cancel()
-	if err := s.cfg.Backend.Notify(ctx, message(&n.Inbound)); err != nil {
+	notify := func() error { return s.cfg.Backend.Notify(ctx, message(&n.Inbound)) }
+	if s.cfg.AGNTCY != nil {
+		notify = func() error { return s.publish(ctx, n) }
+	}
+	if err := notify(); err != nil {
 		s.log.Warn("a notification was not delivered", slog.String("op", string(n.Method())), slog.Any("error", err))
 	}
 }

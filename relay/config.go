@@ -31,6 +31,7 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/mapping/agntcy"
 	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/relay/upstream"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -65,6 +66,14 @@ type Config struct {
 	// MaxHTTPConns bounds the HTTP connections at one time (4,096); further ones
 	// wait in the kernel's queue.
 	MaxHTTPConns int
+
+	// AGNTCY, if set, is carried besides A2A, under the protocol id it was made with.
+	// ACP's operations are then served over HTTP too, below the agents' paths (see
+	// package edge).
+	AGNTCY *agntcy.Mapping
+	// Tags are the numbers for features that have none assigned (D7), nil for none.
+	// Callers and agents must have the same ones.
+	Tags *bridge.Tags
 
 	// Policy decides on every request before it is forwarded; an error is told to
 	// the caller as SafetyPolicy, with the error's text. nil forwards all.
@@ -108,6 +117,8 @@ type Config struct {
 type Access struct {
 	// Agent is the agent the request is for.
 	Agent string
+	// Protocol is the foreign protocol.
+	Protocol bridge.ProtocolID
 	// Method is the operation's name.
 	Method string
 	// Effect is what the request may do, at the least (D15).
@@ -162,7 +173,16 @@ type Backend interface {
 	ExtendedCard(ctx context.Context, operation string) (*upstream.Reply, error)
 }
 
-// AgentConfig configures an Agent. Name, Relay and Backend are required.
+// Operations is what an Agent serves AGNTCY's operations with, as a Backend is for
+// A2A. *upstream.Client is one.
+type Operations interface {
+	// Do performs an operation and returns the agent's answer; nil and nil say that
+	// o.Stream took it.
+	Do(ctx context.Context, o *upstream.Operation) (*upstream.Answer, error)
+}
+
+// AgentConfig configures an Agent. Name, Relay and Backend are required; with
+// AGNTCY, Operations takes Backend's place.
 type AgentConfig struct {
 	// Name is the name announced.
 	Name string
@@ -176,6 +196,15 @@ type AgentConfig struct {
 	Engine engine.Config
 	// Backend serves the requests.
 	Backend Backend
+	// AGNTCY, if set, is served instead of A2A, under the protocol id it was made
+	// with, by Operations: ACP's as they are, a message or call of SLIM as a POST to
+	// its name.
+	AGNTCY     *agntcy.Mapping
+	Operations Operations
+	// Tags are the numbers for features that have none assigned (D7), nil for none.
+	// The relay must have the same ones. With an OpaqueContentType an answer may have
+	// any media type, and a stream of events crosses as it is.
+	Tags *bridge.Tags
 
 	// MaxInFlight bounds the requests under way at one time (4,096), over all
 	// associations the agent has had; further ones are not delivered.

@@ -11,6 +11,7 @@ import (
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/mapping/agntcy"
 	"github.com/trestle-npamp/trestle/relay/edge"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -64,7 +65,7 @@ func (f *forwarder) authorize(m *carriage.Inbound) error {
 	}
 	a := m.Association()
 	return f.policy(&Access{
-		Agent: agentOf(a), Method: string(m.Method()), Effect: m.Effect(), Peer: a.PeerKey(), Notification: m.Notification(),
+		Agent: agentOf(a), Protocol: m.Protocol(), Method: string(m.Method()), Effect: m.Effect(), Peer: a.PeerKey(), Notification: m.Notification(),
 	})
 }
 
@@ -98,8 +99,11 @@ func (f *forwarder) hop(m *carriage.Inbound) *hop {
 	h.call = carriage.Call{
 		Protocol: m.Protocol(), Content: m.Content(), Foreign: m.Foreign(), Hop: true, Timeout: f.timeout,
 	}
-	if m.Document() { // elsewhere the method is read from the message
+	if opaque := m.Protocol() != bridge.ProtocolA2A; opaque || m.Document() { // elsewhere the method is read from the message
 		h.call.Method = string(m.Method())
+		if opaque {
+			h.call.MediaType = m.MediaType()
+		}
 	}
 	var labelled bool
 	if h.label, labelled = m.Label(); labelled {
@@ -160,6 +164,8 @@ func (x *forward) HandleReply(reply *carriage.Reply) {
 		x.f.undelivered.Add(1)
 		code, text := outcome(reply)
 		_ = r.Refuse(code, text)
+	case r.Protocol() != bridge.ProtocolA2A && r.Declare(declaration(reply)) != nil:
+		_ = r.Refuse(bridge.CodeNotDelivered, edge.ErrBadReply.Error())
 	case reply.Kind == bridge.KindError:
 		_ = r.Fail(reply.Foreign)
 	default:
@@ -167,6 +173,11 @@ func (x *forward) HandleReply(reply *carriage.Reply) {
 	}
 	r.Release()
 	x.recycle()
+}
+
+// declaration is what an opaque answer declares, as it was declared to us.
+func declaration(reply *carriage.Reply) carriage.Declaration {
+	return carriage.Declaration{Content: reply.Content, MediaType: string(reply.MediaType), Method: string(reply.Method)}
 }
 
 // ServeNotify implements carriage.Handler.
@@ -273,7 +284,7 @@ func (f *forwarder) admit(m *edge.Message, notification bool) error {
 		return nil
 	}
 	err := f.policy(&Access{
-		Agent: m.Agent, Method: string(m.Method), Effect: m.Effect, Principal: m.Principal, Notification: notification,
+		Agent: m.Agent, Protocol: m.Protocol, Method: string(m.Method), Effect: m.Effect, Principal: m.Principal, Notification: notification,
 	})
 	if err != nil {
 		return &bridge.Error{Code: bridge.CodeSafetyPolicy, Text: err.Error()}
@@ -284,7 +295,8 @@ func (f *forwarder) admit(m *edge.Message, notification bool) error {
 // hopFrom makes the call of an HTTP caller's message (D15: always labelled).
 func hopFrom(m *edge.Message) carriage.Call {
 	return carriage.Call{
-		Protocol: bridge.ProtocolA2A, Method: string(m.Method), Label: &bridge.Label{Effect: m.Effect}, Foreign: m.Body, Hop: true,
+		Protocol: m.Protocol, Method: string(m.Method), Label: &bridge.Label{Effect: m.Effect}, Foreign: m.Body, Hop: true,
+		MediaType: m.MediaType, Timeout: m.Timeout,
 	}
 }
 
@@ -307,7 +319,7 @@ func (f *forwarder) Call(ctx context.Context, m *edge.Message) (*edge.Reply, err
 			f.undelivered.Add(1)
 			return nil, edge.ErrNoAgent
 		}
-		w = &wait{replies: f.replies, left: make(chan struct{}), ended: make(chan struct{})}
+		w = &wait{replies: f.replies, left: make(chan struct{}), ended: make(chan struct{}), opaque: m.Protocol != bridge.ProtocolA2A}
 		x, err := f.bridge.Start(to.assoc, &call, w)
 		for err == engine.ErrWouldBlock {
 			if err = f.bridge.AwaitRoom(ctx, to.assoc, len(call.Foreign)); err == nil {
@@ -332,7 +344,13 @@ func (f *forwarder) Call(ctx context.Context, m *edge.Message) (*edge.Reply, err
 		}
 		switch {
 		case w.err == nil:
-			return &edge.Reply{Error: w.kind == bridge.KindError, Body: w.body.Bytes(), Release: w.body.Release}, nil
+			reply := edge.Reply{Error: w.kind == bridge.KindError, Status: w.status, MediaType: w.media, Body: w.body.Bytes(), Release: w.body.Release}
+			if m.Protocol != bridge.ProtocolA2A && reply.Status == 0 {
+				w.body.Release()
+				f.undelivered.Add(1)
+				return nil, edge.ErrBadReply
+			}
+			return &reply, nil
 		case !w.sent && errors.Is(w.err, engine.ErrClosed) && i < attempts && f.routes.find(m.Agent) != to:
 			continue // the agent came back in the meantime, or is known to be gone
 		}
@@ -349,12 +367,20 @@ type wait struct {
 	body         *body.Body
 	err          error
 	remote, sent bool
+
+	opaque bool
+	status int // of an opaque reply, 0 for one that has none as it should
+	media  string
 }
 
 // HandleReply implements carriage.Completion, on the agent's loop.
 func (w *wait) HandleReply(r *carriage.Reply) {
 	w.kind, w.err, w.remote, w.sent = r.Kind, r.Err, r.Remote, r.Sent
 	if w.err == nil {
+		if w.opaque {
+			w.status, _ = statusOfReply(r.Method, r.Kind == bridge.KindError)
+			w.media = bridge.Declared(r.Content, r.MediaType)
+		}
 		if w.body, w.err = body.Copy(r.Foreign, w.replies); w.err != nil {
 			w.err = &bridge.Error{Code: bridge.CodeNotDelivered, Text: "no memory is left for the agent's answer"}
 		}
@@ -379,4 +405,14 @@ func (f *forwarder) Notify(ctx context.Context, m *edge.Message) error {
 	}
 	f.notifications.Add(1)
 	return nil
+}
+
+// statusOfReply is the HTTP status of an opaque answer; 0 and false for one that can't
+// be.
+func statusOfReply(method []byte, failed bool) (int, bool) {
+	status, ok := agntcy.ParseStatus(method, failed)
+	if !ok {
+		return 0, false
+	}
+	return status, true
 }

@@ -61,6 +61,7 @@ type Relay struct {
 	bridge   *carriage.Bridge
 	disco    *discovery.Discovery
 	edge     *edge.Edge
+	carried  []disco.Record // the protocols
 
 	// ctx ends when a shutdown begins.
 	ctx      context.Context
@@ -106,7 +107,7 @@ func New(cfg Config) (*Relay, error) {
 	}
 	r := &Relay{cfg: cfg, log: cfg.Logger, ended: make(chan struct{}), done: make(chan struct{})}
 	r.ctx, r.stop = context.WithCancel(context.Background())
-	r.routes.max = cfg.MaxAgents
+	r.routes.max, r.routes.ids = cfg.MaxAgents, []bridge.ProtocolID{bridge.ProtocolA2A}
 	r.arrivals.log = cfg.Logger
 
 	f := &r.forward
@@ -114,8 +115,23 @@ func New(cfg Config) (*Relay, error) {
 	f.waiting = buf.NewBudget(cfg.MaxWaiting)
 	f.streamBuffer = streamBuffer(&cfg.Engine.Limits)
 	f.cut, f.cutStreams = context.WithCancel(context.Background())
+	protocols := []carriage.Protocol{cfg.Mapping.Protocol(f)}
+	r.carried = []disco.Record{carried}
+	if m := cfg.AGNTCY; m != nil {
+		protocols = append(protocols, m.Protocol(f))
+		r.routes.ids = append(r.routes.ids, m.ID())
+		r.carried = append(r.carried, disco.Record{
+			ID: []byte("agntcy"), Kind: disco.KindProtocol, Revision: 1,
+			Protocol: disco.ProtocolBody{ProtocolID: uint8(m.ID()), Class: disco.ClassOPAQUE},
+		})
+		cfg.Edge.AGNTCY, cfg.Edge.Tags = m, cfg.Tags
+	}
+	if err := cfg.Tags.Validate(); err != nil {
+		return nil, err
+	}
 	r.bridge = carriage.New(carriage.Config{
-		Protocols:   []carriage.Protocol{cfg.Mapping.Protocol(f)},
+		Protocols:   protocols,
+		Tags:        cfg.Tags,
 		Authorize:   f.authorize,
 		MaxInFlight: cfg.MaxInFlight,
 		// The exchange with the agent should end first, and say why.
@@ -526,15 +542,17 @@ func (r *Relay) accept(a *engine.Association, rec, prev *disco.Record) error {
 	return nil
 }
 
-// advertise is what a's peer is told: the protocol carried, its own agents as it
+// advertise is what a's peer is told: the protocols carried, its own agents as it
 // announced them, which is how it sees that they stand (D22), and others under
 // records of the relay's own. It runs on a's loop for each page, so it looks at
 // what may pass the filter and at nothing else: an agent that asks for its own name
 // costs the same among many.
 func (r *Relay) advertise(a *engine.Association, f *disco.Filter) []disco.Record {
 	var records []disco.Record
-	if f.Match(&carried) {
-		records = append(records, carried)
+	for i := range r.carried {
+		if f.Match(&r.carried[i]) {
+			records = append(records, r.carried[i])
+		}
 	}
 	if f.Kinds.Present() && !f.Kinds.Contains(uint64(disco.KindAgent)) {
 		return records
@@ -555,7 +573,7 @@ func (r *Relay) advertise(a *engine.Association, f *disco.Filter) []disco.Record
 	return records
 }
 
-// carried is the protocol that is carried.
+// carried is the protocol that is always carried.
 var carried = disco.Record{
 	ID: []byte("a2a"), Kind: disco.KindProtocol, Revision: 1,
 	Protocol: disco.ProtocolBody{ProtocolID: uint8(bridge.ProtocolA2A), Class: disco.ClassJSONRPC},

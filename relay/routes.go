@@ -30,7 +30,8 @@ type route struct {
 // routes knows the agents by name. Looking one up takes no lock.
 type routes struct {
 	max    int
-	byName sync.Map // string to *route
+	ids    []bridge.ProtocolID // what the relay carries
+	byName sync.Map            // string to *route
 
 	mu     sync.Mutex // held by whoever changes byName
 	sorted []*route   // by name
@@ -70,7 +71,7 @@ func (t *routes) claim(a *engine.Association, r, prev *disco.Record) (came bool,
 	id := sha256.Sum256([]byte("agent " + name))
 	now := &route{name: name, assoc: a, key: a.PeerKey(), record: r.ID, told: disco.Record{
 		ID: id[:16], Kind: disco.KindAgent, Revision: t.claims,
-		Agent: disco.AgentBody{AgentID: []byte(name), Protocols: disco.ListOf(bridge.ProtocolA2A)},
+		Agent: disco.AgentBody{AgentID: []byte(name), Protocols: disco.ListOf(t.carried(r)...)},
 	}}
 	t.byName.Store(name, now)
 	if old == nil {
@@ -93,6 +94,21 @@ func (t *routes) claim(a *engine.Association, r, prev *disco.Record) (came bool,
 		}
 	}
 	return came, nil
+}
+
+// carried is what others are told that an agent speaks: what it says, as far as the
+// relay carries it. One that says nothing speaks A2A.
+func (t *routes) carried(r *disco.Record) []bridge.ProtocolID {
+	if !r.Agent.Protocols.Present() {
+		return []bridge.ProtocolID{bridge.ProtocolA2A}
+	}
+	var ids []bridge.ProtocolID
+	for _, id := range t.ids {
+		if r.Agent.Protocols.Contains(uint64(id)) {
+			ids = append(ids, id)
+		}
+	}
+	return ids
 }
 
 // place is where a name is in sorted, or would be. The caller holds the lock.

@@ -38,6 +38,8 @@ type passage struct {
 	to     *carriage.Producer
 	demand *demand
 	end    func() bool // of watching for a shutdown
+
+	declared bool // the agent's answer has been, as an opaque one must be
 }
 
 // demand is what a caller's side asks of the agent's. It lives as long as the
@@ -64,7 +66,10 @@ func (f *forwarder) forwardStream(r *carriage.Request, to *route) {
 		return // the exchange is over
 	}
 	h := f.hop(&r.Inbound)
-	h.call.Timeout = 0
+	if r.Protocol() == bridge.ProtocolA2A { // elsewhere it may be no stream
+		h.call.Timeout = 0
+	}
+	x.declared = r.Protocol() == bridge.ProtocolA2A
 	r.RetainEnvelope() // the foreign octets are copied by StartStream
 	x.end = context.AfterFunc(f.cut, func() { x.cut(carriage.ErrDraining, textCut) })
 	from, err := f.bridge.StartStream(to.assoc, &h.call, &carriage.StreamCall{Manual: true}, x)
@@ -173,7 +178,10 @@ func (x *passage) HandleEvent(e *carriage.Event) {
 		x.cut(carriage.ErrSlowConsumer, textFull)
 		return
 	}
-	err := x.to.TrySend(e.Foreign)
+	err := x.declare(&carriage.Reply{Content: e.Content, MediaType: e.MediaType})
+	if err == nil {
+		err = x.to.TrySend(e.Foreign)
+	}
 	if err != nil {
 		x.demand.untake(n)
 	}
@@ -188,13 +196,29 @@ func (x *passage) HandleEvent(e *carriage.Event) {
 	}
 }
 
+// declare passes on what the first of an opaque answer declares.
+func (x *passage) declare(reply *carriage.Reply) error {
+	if x.declared {
+		return nil
+	}
+	x.declared = true
+	return x.to.Declare(declaration(reply))
+}
+
 // HandleReply implements carriage.StreamHandler, on the agent's loop. What can't be
 // told to the caller has nobody to go to any more, or is told as what it is.
 func (x *passage) HandleReply(reply *carriage.Reply) {
 	x.end()
 	x.demand.end()
 	var err error
+	if reply.Err == nil {
+		if x.r.Protocol() != bridge.ProtocolA2A && reply.Kind == bridge.KindError {
+			x.declared = false // it declares what it is, also behind events
+		}
+		err = x.declare(reply)
+	}
 	switch {
+	case err != nil: // it is over for the caller
 	case reply.Err == nil && !x.demand.take(len(reply.Foreign)): // until the caller's side is over
 		x.f.undelivered.Add(1)
 		_ = x.to.Refuse(bridge.CodeNotDelivered, textFull)
@@ -239,14 +263,15 @@ func (f *forwarder) Stream(ctx context.Context, m *edge.Message) (edge.Stream, e
 		f.undelivered.Add(1)
 		return nil, edgeError(&carriage.Reply{Err: err})
 	}
-	return &edgeStream{f: f, Stream: s}, nil
+	return &edgeStream{f: f, Stream: s, opaque: m.Protocol != bridge.ProtocolA2A}, nil
 }
 
 // edgeStream is a link's stream for an HTTP caller.
 type edgeStream struct {
 	f *forwarder
 	*carriage.Stream
-	over bool
+	opaque bool
+	over   bool
 }
 
 // Next implements edge.Stream.
@@ -257,14 +282,32 @@ func (s *edgeStream) Next() (edge.Event, error) {
 	e, err := s.Stream.Next()
 	var foreign *carriage.ForeignError
 	switch {
+	case err == nil && s.opaque:
+		return s.told(e.Kind == bridge.KindResponse, false, &e)
 	case err == nil:
 		return edge.Event{Body: e.Foreign, Reply: e.Kind == bridge.KindResponse}, nil
 	case err == io.EOF:
 		return edge.Event{}, io.EOF
 	case errors.As(err, &foreign):
 		s.over = true
+		if s.opaque {
+			return s.told(true, true, &carriage.Event{Content: foreign.Content, MediaType: foreign.MediaType, Method: foreign.Method, Foreign: foreign.Foreign})
+		}
 		return edge.Event{Body: foreign.Foreign, Reply: true, Error: true}, nil
 	}
 	s.f.undelivered.Add(1)
 	return edge.Event{}, edgeError(&carriage.Reply{Err: err, Sent: true})
+}
+
+// told is an event of an opaque stream, or an answer in place of one.
+func (s *edgeStream) told(reply, failed bool, e *carriage.Event) (edge.Event, error) {
+	out := edge.Event{Body: e.Foreign, Reply: reply, Error: failed, ID: uint64(e.ID), MediaType: bridge.Declared(e.Content, e.MediaType)}
+	if reply {
+		var ok bool
+		if out.Status, ok = statusOfReply(e.Method, failed); !ok {
+			s.f.undelivered.Add(1)
+			return edge.Event{}, edge.ErrBadReply
+		}
+	}
+	return out, nil
 }

@@ -21,7 +21,7 @@ import (
 func agentCommand() *cli.Command {
 	return &cli.Command{
 		Name:  "agent",
-		Usage: "bring an A2A agent that speaks HTTP to a relay",
+		Usage: "bring an agent that speaks HTTP to a relay",
 		Description: `Dials a relay, announces NAME there, and delivers each request for it to the HTTP agent at
 URL, octet for octet both ways. It needs no open port and dials again when the relay is
 lost, for ever.
@@ -38,6 +38,13 @@ HEX is the relay's public key. The name belongs to our key while we are there; w
 --identity it can be taken back after a restart even if the relay has not noticed that we
 left.
 
+With --protocol acp it brings an agent of AGNTCY's ACP: URL is where its paths begin, and the
+relay is told the same protocol and id. With slim, a call or message of SLIM is POSTed to its
+name below URL, as in URL/pkg.Service/Method, and answered by one message.
+
+   trestle agent --protocol acp --protocol-id 0x10 --name runner --to 127.0.0.1:7447 \
+     --upstream http://127.0.0.1:9000/
+
 No redirect is followed, nothing compressed, and no request sent twice unless it is known
 to be read-only. Headers of callers do not cross; what the agent wants to see of
 credentials comes from --header-file.
@@ -48,13 +55,13 @@ may go on for half of --drain. A second signal ends it on the spot.
 Exit codes: 0 drained, 1 could not run, 2 wrong usage.`,
 		Flags: append(append([]cli.Flag{
 			&cli.StringFlag{Name: "name", Required: true, Usage: "announce the agent as `NAME`"},
-			&cli.StringFlag{Name: "upstream", Required: true, Usage: "deliver to the agent's JSON-RPC endpoint at `URL`"},
+			&cli.StringFlag{Name: "upstream", Required: true, Usage: "deliver to the agent at `URL`, the JSON-RPC endpoint of one that speaks A2A"},
 			&cli.StringFlag{Name: "card-url", Usage: "the agent's card is at `URL`; without it the well-known places are tried"},
 			&cli.StringFlag{Name: "header-file", Usage: "send the fields in `FILE`, as in \"Authorization: Bearer ...\", one a line, with each request to the agent, and for a card at its host; only its owner may have access to it", TakesFile: true},
 			&cli.DurationFlag{Name: "timeout", Value: relay.DefaultAgentTimeout, Usage: "give the agent `D` for an answer, but for streams"},
 			&cli.DurationFlag{Name: "stream-idle", Usage: "give a stream up that says nothing for `D`; 0 never does"},
 			drainFlag(),
-		}, dialFlags()...), logFlags("info")...),
+		}, append(protocolFlags("the agent speaks `PROTOCOL`: a2a, acp or slim"), dialFlags()...)...), logFlags("info")...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			cfg, err := agentConfig(cmd)
 			if err != nil {
@@ -87,6 +94,9 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 	}
 	if d := cmd.Duration("stream-idle"); d < 0 {
 		return cfg, usagef("--stream-idle: %v is negative", d)
+	}
+	if cfg.AGNTCY, cfg.Tags, err = protocol(cmd); err != nil {
+		return cfg, err
 	}
 	if cfg.Name, err = agentName(cmd, "name"); err != nil {
 		return cfg, err
@@ -122,7 +132,7 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 		return cfg, usagef("--upstream, --card-url or --header-file: %w", err)
 	}
 	cfg.Timeout += time.Second
-	cfg.Backend = client
+	cfg.Backend, cfg.Operations = client, client
 	return cfg, nil
 }
 

@@ -14,7 +14,6 @@ import (
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/relay"
 	"github.com/trestle-npamp/trestle/relay/edge"
-	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
 func serveCommand() *cli.Command {
@@ -27,6 +26,8 @@ over N-PAMP (see "trestle call") or over HTTP:
    POST /agents/NAME                               any A2A request or notification;
                                                    streams as Server-Sent Events
    GET  /agents/NAME/.well-known/agent-card.json   the agent's card
+   any  /agents/NAME/PATH                          with --protocol acp: an operation of ACP,
+                                                   answered as the agent does
    GET  /healthz                                   200 while the relay takes requests
 
 Without flags it makes a fresh identity, serves this machine only, and brings an agent
@@ -43,6 +44,15 @@ authenticates its callers:
    trestle keygen --out relay.pem
    trestle serve --identity relay.pem --allow-peers peers.txt --no-demo \
      --listen 0.0.0.0:7447 --http 127.0.0.1:7480
+
+AGNTCY's protocols are carried besides A2A, as octets that nobody looks into, under an id
+that relay and agents agree on. With --protocol acp, what is asked of /agents/NAME/PATH is
+asked of the agent at PATH, for GET, POST, PUT, PATCH and DELETE: path, query, body, status
+and answer as they are. No header crosses. Bodies and answers are JSON, and of a stream the
+data of its events crosses; with --opaque-type they may be of any type, and a stream
+crosses whole. SLIM's calls come over N-PAMP alone.
+
+   trestle serve --protocol acp --protocol-id 0x10
 
 What callers may do is decided by --policy: the first rule that matches, else the default.
 Every list in a rule is optional, effects are those of what an operation does at worst,
@@ -74,9 +84,10 @@ Exit codes: 0 drained, 1 could not serve, 2 wrong usage.`,
 			&cli.StringFlag{Name: "tls-key", Usage: "the certificate's private key is in `FILE` (PEM)", TakesFile: true},
 			&cli.BoolFlag{Name: "allow-open-http", Usage: "permit HTTP beyond this machine, where there is no authentication"},
 			&cli.DurationFlag{Name: "keep-alive", Value: edge.DefaultKeepAlive, Usage: "send a comment to the caller of a stream that is silent for `D`; 0 never does"},
+			&cli.DurationFlag{Name: "timeout", Value: edge.DefaultTimeout, Usage: "give an agent `D` for its answer, but for streams"},
 			&cli.IntFlag{Name: "loops", Usage: "run `N` event loops; 0 is one a processor"},
 			drainFlag(),
-		}, append(transportFlags(), logFlags("info")...)...),
+		}, append(append(protocolFlags("carry the `PROTOCOL` besides A2A: acp or slim"), transportFlags()...), logFlags("info")...)...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
 			cfg, err := serveConfig(cmd)
 			if err != nil {
@@ -101,6 +112,14 @@ func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
 		Demo:          !cmd.Bool("no-demo"),
 		Engine:        engine.Config{Loops: cmd.Int("loops")},
 		StreamDrain:   streamDrain(cmd),
+		ReplyTimeout:  cmd.Duration("timeout"),
+	}
+	if cfg.ReplyTimeout <= 0 {
+		return cfg, usagef("--timeout: %v is not positive", cfg.ReplyTimeout)
+	}
+	cfg.Edge.Timeout = cfg.ReplyTimeout
+	if cfg.AGNTCY, cfg.Tags, err = protocol(cmd); err != nil {
+		return cfg, err
 	}
 	switch d := cmd.Duration("keep-alive"); {
 	case d < 0:
@@ -144,11 +163,11 @@ func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
 	return cfg, err
 }
 
-// byPolicy lets p decide on what a relay forwards, which is A2A.
+// byPolicy lets p decide on what a relay forwards.
 func byPolicy(p *policy.Policy) func(*relay.Access) error {
 	return func(a *relay.Access) error {
 		return p.Decide(&policy.Access{
-			Peer: a.Peer, Principal: a.Principal, Agent: a.Agent, Protocol: bridge.ProtocolA2A,
+			Peer: a.Peer, Principal: a.Principal, Agent: a.Agent, Protocol: a.Protocol,
 			Method: []byte(a.Method), Effect: a.Effect, Notification: a.Notification,
 		})
 	}

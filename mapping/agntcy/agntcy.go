@@ -6,7 +6,8 @@
 // There is no protocol id for AGNTCY. Two peers agree on one of the experimental
 // ids by configuring it on both sides, and there is no default.
 //
-// So that effects can be known, the envelope's method names the operation:
+// So that effects can be known, the envelope's method names the operation, and in the
+// answer to a REST operation its HTTP status (see Status):
 //
 //	POST /runs                     a REST operation of ACP, with its concrete path
 //	DELETE /threads/9f3c           and, if it has one, its query
@@ -107,6 +108,15 @@ func New(cfg Config) (*Mapping, error) {
 	}
 	return &Mapping{cfg}, nil
 }
+
+// ID is the agreed protocol id.
+func (m *Mapping) ID() bridge.ProtocolID { return m.cfg.ID }
+
+// Surface is what is carried under it.
+func (m *Mapping) Surface() Surface { return m.cfg.Surface }
+
+// Content is the content type that messages have unless they are declared otherwise.
+func (m *Mapping) Content() bridge.ContentType { return content(m.cfg.Surface) }
 
 // Carriage is how an operation crosses the link.
 type Carriage uint8

@@ -8,6 +8,7 @@
 //	GET  /agents/NAME/.well-known/agent.json       the same, under its name from before A2A 0.3.0
 //	GET  /agents/NAME/extendedAgentCard            the extended card, A2A 1.0
 //	GET  /agents/NAME/v1/card                      the extended card, A2A 0.3.0
+//	any  /agents/NAME/PATH                         an operation of AGNTCY's ACP, with Config.AGNTCY
 //	GET  /healthz                                  200 while requests are taken, else 503
 //
 // What the agent said crosses with status 200, errors included, and a
@@ -17,6 +18,9 @@
 // tells (D23). A stream that ends before its agent has ended it is an HTTP body
 // that is cut, and under HTTP/1.0, where only the connection's end says so, one that is
 // reset: no caller can take it for a complete one.
+//
+// The answer to an ACP operation comes with the agent's own status, Content-Type and
+// body, and its streams event by event.
 //
 // No header of a caller crosses the link, and no credential ever does (D21).
 package edge
@@ -37,6 +41,7 @@ import (
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/mapping/agntcy"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
 	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/relay/internal/gate"
@@ -53,6 +58,8 @@ type Message struct {
 	// Principal is who sent it, as Config.Authenticate found; "" for nobody in
 	// particular.
 	Principal string
+	// Protocol is A2A, or Config.AGNTCY's.
+	Protocol bridge.ProtocolID
 	// Method is the operation's name, at most 255 octets of UTF-8.
 	Method []byte
 	// ID is the JSON-RPC id as written. It is nil for a notification and for a
@@ -64,8 +71,15 @@ type Message struct {
 	// Effect is what the mapping knows of the operation; destructive for one that
 	// it does not know (D15).
 	Effect bridge.Effect
-	// Body is the JSON-RPC object, octet for octet.
+	// Body is the JSON-RPC object, octet for octet, or what an operation of AGNTCY's
+	// was sent with.
 	Body []byte
+	// MediaType is the Content-Type field of an operation's body; nil for one without
+	// a body, and elsewhere.
+	MediaType []byte
+	// Timeout, of a request for Stream, bounds the time until its answer begins; 0
+	// does not.
+	Timeout time.Duration
 
 	release func()
 }
@@ -84,6 +98,9 @@ func (m *Message) Release() {
 type Reply struct {
 	// Error says that it is an error object.
 	Error bool
+	// Status and MediaType are an operation's; elsewhere they mean nothing.
+	Status    int
+	MediaType string
 	// Body is its octets, which live until Release is called.
 	Body []byte
 	// Release, if not nil, gives the body's memory back.
@@ -158,6 +175,12 @@ type Config struct {
 	// KeepAlive is after how much silence a stream sends a comment, for what lies
 	// between it and the caller and cuts silent connections (20 s); below 0 never.
 	KeepAlive time.Duration
+
+	// AGNTCY, if set, has ACP's operations served below the agents' paths.
+	AGNTCY *agntcy.Mapping
+	// Tags are the link's numbers for features that have none assigned, nil for none:
+	// with an OpaqueContentType the body of an operation may have any media type.
+	Tags *bridge.Tags
 
 	// Logger gets one debug line a request, without headers and bodies; nil
 	// discards it.
@@ -264,7 +287,7 @@ func (e *Edge) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	if i := strings.IndexByte(rest, '/'); i >= 0 {
 		name, place = rest[:i], rest[i:]
 	}
-	x.message.Agent = name
+	x.message.Agent, x.message.Protocol = name, bridge.ProtocolA2A
 	defer func() { // a stream that breaks leaves by a panic
 		e.log.Debug("http", slog.String("agent", x.message.Agent), slog.String("op", x.op),
 			slog.Int("status", x.status), slog.Duration("took", time.Since(begin)))
@@ -317,7 +340,12 @@ func (x *exchange) serve(place string) error {
 		return &Fault{Status: http.StatusMisdirectedRequest, Text: "requests for this host name are not served"}
 	}
 	document, isDocument := documents[place]
+	isOperation := !isDocument && place != "" && place != "/" && e.servesACP()
 	switch {
+	case isOperation:
+		if !x.allow(operationVerbs...) {
+			return nil
+		}
 	case isDocument:
 		if !x.allow(http.MethodGet, http.MethodHead) {
 			return nil
@@ -346,6 +374,9 @@ func (x *exchange) serve(place string) error {
 	if !control.ValidAgentName(x.message.Agent) {
 		x.message.Agent = ""
 		return ErrNoAgent
+	}
+	if isOperation {
+		return x.operation()
 	}
 	if isDocument {
 		return x.document(document)

@@ -20,13 +20,19 @@ import (
 
 // Event is what an agent says in a stream.
 type Event struct {
-	// Body is a JSON-RPC response, octet for octet. It is borrowed until the next
-	// call of Next or Close.
+	// Body is a JSON-RPC response, octet for octet, or what the stream of an operation
+	// has. It is borrowed until the next call of Next or Close.
 	Body []byte
 	// Reply says that the agent gave it in place of a stream. Nothing follows it.
 	Reply bool
 	// Error says of a Reply that it is an error object.
 	Error bool
+	// ID is the event's number in the stream, from 1.
+	ID uint64
+	// Status, of a Reply, and MediaType are an operation's; elsewhere they mean
+	// nothing.
+	Status    int
+	MediaType string
 }
 
 // Stream is an agent's answer that comes event by event. It is used by one
@@ -62,7 +68,7 @@ func (x *exchange) stream() error {
 	e.stats.streaming.Add(1)
 	defer e.stats.streaming.Add(-1)
 
-	o := newOutput(x, cancel)
+	o := newOutput(x, cancel, e.cfg.CommitAfter)
 	defer o.stop()
 	for n := 0; ; n++ {
 		event, err := s.Next()
@@ -189,15 +195,24 @@ type output struct {
 	w      *sse.Writer
 	begun  bool
 	over   bool
+	media  string // of the body, "" for events
+	silent bool   // no comments
+	number [20]byte
 	failed error // why nothing can be written: errStalled or errGone
 	room   int   // octets until the write deadline is moved
 }
 
-func newOutput(x *exchange, cancel context.CancelCauseFunc) *output {
+// newOutput returns an output that sends its header after a while, with 0 only
+// together with the first event.
+func newOutput(x *exchange, cancel context.CancelCauseFunc, commit time.Duration) *output {
 	o := &output{x: x, cancel: cancel}
 	o.w = sse.NewWriter(o, x.control.Flush)
 	o.timer = time.AfterFunc(time.Hour, o.tick)
-	o.timer.Reset(x.edge.cfg.CommitAfter) // tick may run from here on
+	if commit > 0 {
+		o.timer.Reset(commit) // tick may run from here on
+	} else {
+		o.timer.Stop()
+	}
 	return o
 }
 
@@ -252,6 +267,9 @@ func (o *output) begin() error {
 	o.x.status = http.StatusOK
 	h := o.x.w.Header()
 	sse.SetHeader(h)
+	if o.media != "" {
+		h["Content-Type"] = []string{o.media}
+	}
 	h["X-Content-Type-Options"] = []string{"nosniff"}
 	o.x.w.WriteHeader(http.StatusOK)
 	// The header goes ahead of the first event, which may be long.
@@ -261,7 +279,7 @@ func (o *output) begin() error {
 // wrote notes how a write ended. The next comment is due a while after it.
 func (o *output) wrote(err error) error {
 	if err == nil {
-		if interval := o.x.edge.cfg.KeepAlive; interval > 0 {
+		if interval := o.x.edge.cfg.KeepAlive; interval > 0 && !o.silent {
 			o.timer.Reset(interval)
 		}
 		return nil

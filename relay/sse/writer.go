@@ -28,9 +28,11 @@ type Writer struct {
 func NewWriter(w io.Writer, flush func() error) *Writer { return &Writer{w, flush} }
 
 var (
-	dataField = []byte("data: ")
-	lineFeed  = []byte{'\n'}
-	colon     = []byte(": ")
+	dataField  = []byte("data: ")
+	idField    = []byte("id: ")
+	eventField = []byte("event: ")
+	lineFeed   = []byte{'\n'}
+	colon      = []byte(": ")
 )
 
 // Event writes an event with the given data. A Reader gets the same octets, with
@@ -51,6 +53,14 @@ func (w *Writer) Event(data []byte) error {
 		pos = end + 1
 	}
 	return w.send()
+}
+
+// Named is Event with an event ID and a type, in which there must be no line end.
+func (w *Writer) Named(id, typ, data []byte) error {
+	if err := w.write(idField, id, lineFeed, eventField, typ, lineFeed); err != nil {
+		return err
+	}
+	return w.Event(data)
 }
 
 // next is where the first c at or after pos is, len(data) for none, if known is

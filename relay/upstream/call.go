@@ -159,9 +159,14 @@ func (c *Client) Notify(ctx context.Context, r *Request) error {
 // is the media type of the answer that is hoped for. sent says whether octets of a
 // failed request may have reached the agent.
 func (c *Client) post(ctx context.Context, r *Request, accept string) (response *http.Response, sent bool, err error) {
+	return c.send(ctx, http.MethodPost, c.endpoint.String(), accept, r)
+}
+
+// send is post with any verb and to any place.
+func (c *Client) send(ctx context.Context, verb, target, accept string, r *Request) (response *http.Response, sent bool, err error) {
 	for attempt := 0; ; attempt++ {
 		var reused bool
-		response, sent, reused, err = c.roundTrip(ctx, http.MethodPost, c.endpoint.String(), accept, r)
+		response, sent, reused, err = c.roundTrip(ctx, verb, target, accept, r)
 		if err == nil || attempt > 0 || !reused || ctx.Err() != nil {
 			return response, sent, err
 		}
@@ -207,7 +212,12 @@ func (c *Client) roundTrip(ctx context.Context, method, target, accept string, r
 	request.Header.Set("Accept-Encoding", "identity")
 	if r != nil {
 		request.ContentLength = int64(len(r.Body))
-		request.Header.Set("Content-Type", media.JSON)
+		switch {
+		case r.contentType != "" && len(r.Body) > 0:
+			request.Header.Set("Content-Type", r.contentType)
+		case len(r.Body) > 0:
+			request.Header.Set("Content-Type", media.JSON)
+		}
 		if a2a.IsV1(r.Method) { // D21
 			request.Header[headerProtocolVersion] = []string{"1.0"}
 		}

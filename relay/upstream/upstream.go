@@ -108,6 +108,8 @@ type Request struct {
 	// Effect is what the request may do; ReadOnly allows one more attempt when a
 	// kept connection turns out to be dead.
 	Effect bridge.Effect
+
+	contentType string // of an Operation's body; "" is JSON
 }
 
 // Reply is the agent's answer: a JSON-RPC result or error object.

@@ -660,11 +660,11 @@ func TestPolicy(t *testing.T) {
 	defer mu.Unlock()
 	key := c.engine.Identity()
 	for i, want := range []Access{
-		{Agent: "echo", Method: "message/send", Effect: bridge.NonIdempotentWrite},
-		{Agent: "echo", Method: "message/send", Effect: bridge.NonIdempotentWrite, Peer: key},
-		{Agent: "echo", Method: "tasks/frobnicate", Effect: bridge.Destructive},
-		{Agent: "echo", Method: "tasks/frobnicate", Effect: bridge.Destructive, Peer: key},
-		{Agent: "echo", Method: "message/send", Effect: bridge.Destructive, Peer: key},
+		{Agent: "echo", Protocol: bridge.ProtocolA2A, Method: "message/send", Effect: bridge.NonIdempotentWrite},
+		{Agent: "echo", Protocol: bridge.ProtocolA2A, Method: "message/send", Effect: bridge.NonIdempotentWrite, Peer: key},
+		{Agent: "echo", Protocol: bridge.ProtocolA2A, Method: "tasks/frobnicate", Effect: bridge.Destructive},
+		{Agent: "echo", Protocol: bridge.ProtocolA2A, Method: "tasks/frobnicate", Effect: bridge.Destructive, Peer: key},
+		{Agent: "echo", Protocol: bridge.ProtocolA2A, Method: "message/send", Effect: bridge.Destructive, Peer: key},
 	} {
 		if i >= len(asked) || asked[i] != want {
 			t.Errorf("asked %+v, want %+v", asked, want)

@@ -390,7 +390,7 @@ func TestACPClientThroughTwoProcesses(t *testing.T) {
 				t.Errorf("%+v behind the end", u)
 			}
 			agent.mu.Lock()
-			if whole := s.raw.String() == agent.said; whole != (name == "whole") && name == "whole" {
+			if name == "whole" && s.raw.String() != agent.said {
 				t.Errorf("%q, want %q", s.raw.String(), agent.said)
 			}
 			agent.mu.Unlock()

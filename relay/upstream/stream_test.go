@@ -250,6 +250,7 @@ func TestStreamThatBreaks(t *testing.T) {
 	}), "broke", event(1))
 	// A body that ends with its connection.
 	wantStream(t, newAgent(t, Config{}, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body) // what is left unread would reset it
 		conn, rw, err := w.(http.Hijacker).Hijack()
 		if err != nil {
 			t.Error(err)

@@ -6,7 +6,7 @@
 // happen off the loops, on goroutines that may block; a connection is enrolled
 // once its handshake is complete, and from then on only its loop touches it.
 //
-//	accept/dial -> handshake (own goroutine) -> enroller -> loop:
+//	accept/dial -> handshake (own goroutine) -> loop:
 //	    read -> Association.Turn -> one write
 package loop
 
@@ -69,12 +69,11 @@ type Group struct {
 	partings int           // connections that part
 	alone    chan struct{} // closed when there are none any more; nil while nobody waits
 
-	ropes    []int // of the loops' bells
-	notify   *notifier
-	enroll   chan *enrolment
-	enrolled sync.WaitGroup
-	closing  chan struct{}
-	close    sync.Once
+	ropes  []int // of the loops' bells
+	notify *notifier
+	enroll sync.Mutex // held to enrol
+	closed bool
+	close  sync.Once
 }
 
 // NewGroup starts the loops.
@@ -89,11 +88,9 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 		cfg.Logger = slog.New(slog.DiscardHandler)
 	}
 	g := &Group{
-		origin:  time.Now(),
-		log:     cfg.Logger,
-		loops:   make(map[gnet.EventLoop]*eventLoop),
-		enroll:  make(chan *enrolment),
-		closing: make(chan struct{}),
+		origin: time.Now(),
+		log:    cfg.Logger,
+		loops:  make(map[gnet.EventLoop]*eventLoop),
 	}
 	var err error
 	if g.notify, err = newNotifier(); err != nil {
@@ -119,8 +116,6 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 		g.dropBells()
 		return nil, err
 	}
-	g.enrolled.Add(1)
-	go g.runEnroller()
 	return g, nil
 }
 
@@ -133,10 +128,9 @@ func (g *Group) Now() time.Duration { return time.Since(g.origin) }
 func (g *Group) Close() error {
 	var err error
 	g.close.Do(func() {
-		// Enrolment and Stop must not overlap: gnet's EnrollContext waits for a
-		// loop that Stop may already have ended.
-		close(g.closing)
-		g.enrolled.Wait()
+		g.enroll.Lock() // waits for an enrolment under way
+		g.closed = true
+		g.enroll.Unlock()
 		g.waitParted()
 		err = g.client.Stop()
 		g.notify.close()
@@ -145,43 +139,25 @@ func (g *Group) Close() error {
 	return err
 }
 
-// enrolment is one connection on its way to a loop.
-type enrolment struct {
-	nc     *net.TCPConn
-	link   *link
-	result chan error
-}
-
 // enrollEstablished hands nc with its association to the loop that has the
 // fewest connections, and returns once the association was started there. nc
 // belongs to the group in every case.
 func (g *Group) enrollEstablished(nc *net.TCPConn, a *assoc.Association, est established) error {
-	e := &enrolment{nc: nc, link: newLink(a, est), result: make(chan error, 1)}
-	select {
-	case g.enroll <- e:
-		return <-e.result
-	case <-g.closing:
+	k := newLink(a, est)
+	// One at a time: gnet picks the least loaded loop without synchronising choice
+	// and count, so two at once would pick the same. And not while the loops stop:
+	// EnrollContext waits for one that may already have ended.
+	g.enroll.Lock()
+	defer g.enroll.Unlock()
+	if g.closed {
 		_ = nc.Close()
 		return ErrGroupClosed
 	}
-}
-
-// runEnroller is the one goroutine that enrols: gnet picks the least loaded loop
-// without synchronising choice and count, so two at once would pick the same.
-func (g *Group) runEnroller() {
-	defer g.enrolled.Done()
-	for {
-		select {
-		case e := <-g.enroll:
-			_, err := g.client.EnrollContext(e.nc, e.link)
-			if err == nil && !e.link.started.Load() {
-				err = errors.New("loop: the connection could not be registered")
-			}
-			e.result <- err
-		case <-g.closing:
-			return
-		}
+	_, err := g.client.EnrollContext(nc, k)
+	if err == nil && !k.started.Load() {
+		err = errors.New("loop: the connection could not be registered")
 	}
+	return err
 }
 
 // loopOf finds what we keep of a gnet loop. It runs on that loop, at OnOpen.

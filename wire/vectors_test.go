@@ -4,23 +4,15 @@ import (
 	"bytes"
 	"encoding/binary"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
+
+	"github.com/trestle-npamp/trestle/internal/vectors"
 )
 
 // TestVectors runs the reference's conformance vectors for headers, checksums
 // and TLVs over this package, if the environment variable TRESTLE_VECTORS names
 // the directory they are in.
 func TestVectors(t *testing.T) {
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "conformance-corpus.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	type fields struct {
 		Frame, Octets, TLV, Value, CRC32C, Magic string
 		Ver, Flags, FrameType, Channel           int
@@ -38,8 +30,8 @@ func TestVectors(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(text, &corpus); err != nil {
-		t.Fatal(err)
+	if !vectors.Load(t, "conformance-corpus.json", &corpus) {
+		return
 	}
 	seq := func(n json.Number) Seq {
 		v, err := n.Int64()

@@ -5,9 +5,10 @@ import (
 	"encoding/binary"
 	"encoding/json"
 	"os"
-	"path/filepath"
 	"strings"
 	"testing"
+
+	"github.com/trestle-npamp/trestle/internal/vectors"
 )
 
 // ask sends the adapter one request, framed as a driver would.
@@ -213,14 +214,6 @@ func TestEveryOperationHasACase(t *testing.T) {
 
 // The public corpus, where TRESTLE_VECTORS says it is.
 func TestConformPassesTheCorpus(t *testing.T) {
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return
-	}
-	raw, err := os.ReadFile(filepath.Join(dir, "conformance-corpus.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	var corpus struct {
 		Groups []struct {
 			Op    string `json:"op"`
@@ -232,8 +225,8 @@ func TestConformPassesTheCorpus(t *testing.T) {
 			} `json:"tests"`
 		} `json:"testGroups"`
 	}
-	if err := json.Unmarshal(raw, &corpus); err != nil {
-		t.Fatal(err)
+	if !vectors.Load(t, "conformance-corpus.json", &corpus) {
+		return
 	}
 	passed := 0
 	for _, g := range corpus.Groups {

@@ -3,36 +3,16 @@ package handshake
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strings"
 	"testing"
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/crypto/kem"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 )
-
-// vectors reads one of the published vector files from the directory that
-// TRESTLE_VECTORS names; without it there is nothing to run.
-func vectors(t *testing.T, name string, into any) bool {
-	t.Helper()
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err == nil {
-		err = json.Unmarshal(b, into)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return true
-}
 
 func same(t *testing.T, what string, got []byte, want string) {
 	t.Helper()
@@ -64,7 +44,7 @@ func TestVectorsHandshakeFlow(t *testing.T) {
 			Transcript    map[string]string
 		}
 	}
-	if !vectors(t, "handshake-flow-kat.json", &f) {
+	if !vectors.Load(t, "handshake-flow-kat.json", &f) {
 		return
 	}
 	ck, sk := seeded(t, f.Inputs["client_identity_ed25519_seed"]), seeded(t, f.Inputs["server_identity_ed25519_seed"])
@@ -154,7 +134,7 @@ func TestVectorsCertVerify(t *testing.T) {
 		Expected map[string]string
 		Inputs   map[string]string `json:"npamp_inputs"`
 	}
-	if !vectors(t, "certverify-kat.json", &f) {
+	if !vectors.Load(t, "certverify-kat.json", &f) {
 		return
 	}
 	for _, c := range []struct {

@@ -2,19 +2,13 @@ package kem
 
 import (
 	"bytes"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/profiles"
 )
 
 func TestVectorsKEMWire(t *testing.T) {
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return
-	}
 	var f struct {
 		KeyGen struct{ D, Z, EK string } `json:"mlkem768_keygen"`
 		X25519 struct {
@@ -31,12 +25,8 @@ func TestVectorsKEMWire(t *testing.T) {
 			Secret     int `json:"combined_secret_len"`
 		} `json:"wire_layout"`
 	}
-	b, err := os.ReadFile(filepath.Join(dir, "kem-wire-kat.json"))
-	if err == nil {
-		err = json.Unmarshal(b, &f)
-	}
-	if err != nil {
-		t.Fatal(err)
+	if !vectors.Load(t, "kem-wire-kat.json", &f) {
+		return
 	}
 	s := ByID(profiles.X25519MLKEM768)
 	if s.ShareLen() != f.Layout.Share || s.CiphertextLen() != f.Layout.Ciphertext || SecretLen != f.Layout.Secret {

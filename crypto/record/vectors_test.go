@@ -4,34 +4,15 @@ import (
 	"bytes"
 	"encoding/hex"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"testing"
 
 	"github.com/trestle-npamp/trestle/crypto/schedule"
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 )
-
-// vectors reads one of the published vector files from the directory that
-// TRESTLE_VECTORS names; without it there is nothing to run.
-func vectors(t *testing.T, name string, into any) bool {
-	t.Helper()
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err == nil {
-		err = json.Unmarshal(b, into)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return true
-}
 
 func suiteNamed(t *testing.T, name string) profiles.Suite {
 	t.Helper()
@@ -48,7 +29,7 @@ func TestVectorsAEAD(t *testing.T) {
 	var all struct {
 		TestGroups []map[string]any `json:"testGroups"`
 	}
-	if !vectors(t, "conformance-corpus.json", &all) {
+	if !vectors.Load(t, "conformance-corpus.json", &all) {
 		return
 	}
 	all.TestGroups = slices.DeleteFunc(all.TestGroups, func(g map[string]any) bool {
@@ -160,7 +141,7 @@ func TestVectorsRecordedAssociation(t *testing.T) {
 			Wire       string
 		}
 	}
-	if !vectors(t, "recorded-association.json", &f) {
+	if !vectors.Load(t, "recorded-association.json", &f) {
 		return
 	}
 	dirs := map[string]*replay{}

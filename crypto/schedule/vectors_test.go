@@ -3,34 +3,15 @@ package schedule
 import (
 	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"slices"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 )
-
-// vectors reads one of the published vector files from the directory that
-// TRESTLE_VECTORS names; without it there is nothing to run.
-func vectors(t *testing.T, name string, into any) bool {
-	t.Helper()
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err == nil {
-		err = json.Unmarshal(b, into)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return true
-}
 
 func hashNamed(t *testing.T, name string) profiles.Hash {
 	t.Helper()
@@ -64,7 +45,7 @@ func TestVectorsKeySchedule(t *testing.T) {
 			CCV    string `json:"th_ccv"`
 		} `json:"npamp_inputs"`
 	}
-	if !vectors(t, "key-schedule-kat.json", &f) {
+	if !vectors.Load(t, "key-schedule-kat.json", &f) {
 		return
 	}
 	prk := Extract(profiles.SHA256, unhex(t, f.RFC5869.Salt), unhex(t, f.RFC5869.IKM))
@@ -131,7 +112,7 @@ func TestVectorsTranscript(t *testing.T) {
 		}
 		Expected map[string]string `json:"expected_transcript_points"`
 	}
-	if !vectors(t, "transcript-kat.json", &f) {
+	if !vectors.Load(t, "transcript-kat.json", &f) {
 		return
 	}
 	number := func(s string) uint16 {
@@ -168,7 +149,7 @@ func TestVectorsFinished(t *testing.T) {
 		Inputs   map[string]string `json:"npamp_inputs"`
 		RFC4231  map[string]any    `json:"rfc4231_hmac_sha256"`
 	}
-	if !vectors(t, "finished-kat.json", &f) {
+	if !vectors.Load(t, "finished-kat.json", &f) {
 		return
 	}
 	h := hashNamed(t, f.Hash)
@@ -275,7 +256,7 @@ func corpus(t *testing.T, into any) bool {
 	var all struct {
 		TestGroups []map[string]any `json:"testGroups"`
 	}
-	if !vectors(t, "conformance-corpus.json", &all) {
+	if !vectors.Load(t, "conformance-corpus.json", &all) {
 		return false
 	}
 	all.TestGroups = slices.DeleteFunc(all.TestGroups, func(g map[string]any) bool {

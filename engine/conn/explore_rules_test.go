@@ -3,8 +3,8 @@ package conn
 // The expected behaviour, as data. An input is named by what it is, the channel it
 // comes on and its variant; the first rule that matches it in a state says what
 // must come of it, and there must be one. The order is the order in which a
-// receiver judges a frame (draft-bubblefish-npamp-02, section 4), and the outcomes are those of the
-// fault table (section 5).
+// receiver judges a frame (draft-bubblefish-npamp-02, section 4), and the outcomes
+// are those of the fault table (docs/decisions.md).
 //
 // Patterns: * is anything, | separates alternatives, ! negates. In when, every
 // condition must hold. The outcome is a list of

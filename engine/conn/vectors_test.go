@@ -3,37 +3,17 @@ package conn
 import (
 	"bytes"
 	"encoding/hex"
-	"encoding/json"
 	"io"
-	"os"
-	"path/filepath"
 	"testing"
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/kem"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/control"
 )
-
-// vectors reads one of the published vector files from the directory that
-// TRESTLE_VECTORS names; without it there is nothing to run.
-func vectors(t *testing.T, name string, into any) bool {
-	t.Helper()
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err == nil {
-		err = json.Unmarshal(b, into)
-	}
-	if err != nil {
-		t.Fatal(err)
-	}
-	return true
-}
 
 func unhex(t *testing.T, s string) []byte {
 	t.Helper()
@@ -75,7 +55,7 @@ func TestVectorsRecordedAssociation(t *testing.T) {
 			Wire       string
 		}
 	}
-	if !vectors(t, "recorded-association.json", &f) {
+	if !vectors.Load(t, "recorded-association.json", &f) {
 		return
 	}
 	scheme := kem.ByID(profiles.X25519MLKEM768)

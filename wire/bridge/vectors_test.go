@@ -3,10 +3,9 @@ package bridge
 import (
 	"bytes"
 	"encoding/json"
-	"os"
-	"path/filepath"
 	"testing"
 
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/wire"
 )
 
@@ -14,14 +13,6 @@ import (
 // over this package, if the environment variable TRESTLE_VECTORS names the
 // directory they are in.
 func TestVectors(t *testing.T) {
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return
-	}
-	text, err := os.ReadFile(filepath.Join(dir, "conformance-corpus.json"))
-	if err != nil {
-		t.Fatal(err)
-	}
 	type fields struct {
 		FrameType   wire.FrameType
 		ProtocolID  ProtocolID  `json:"protocol_id"`
@@ -59,8 +50,8 @@ func TestVectors(t *testing.T) {
 			}
 		}
 	}
-	if err := json.Unmarshal(text, &corpus); err != nil {
-		t.Fatal(err)
+	if !vectors.Load(t, "conformance-corpus.json", &corpus) {
+		return
 	}
 	message := func(f *fields) Message {
 		m := Message{

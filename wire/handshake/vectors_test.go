@@ -4,34 +4,13 @@ import (
 	"bytes"
 	"crypto/sha256"
 	"encoding/hex"
-	"encoding/json"
-	"os"
-	"path/filepath"
 	"strconv"
 	"strings"
 	"testing"
 
+	"github.com/trestle-npamp/trestle/internal/vectors"
 	"github.com/trestle-npamp/trestle/wire"
 )
-
-// readVectors decodes a file of the published vectors into v. It reports false
-// where there are none: they lie outside this tree, in the directory that
-// TRESTLE_VECTORS names.
-func readVectors(t *testing.T, name string, v any) bool {
-	t.Helper()
-	dir := os.Getenv("TRESTLE_VECTORS")
-	if dir == "" {
-		return false
-	}
-	b, err := os.ReadFile(filepath.Join(dir, name))
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := json.Unmarshal(b, v); err != nil {
-		t.Fatal(err)
-	}
-	return true
-}
 
 // reappend parses the payload of a handshake frame, writes it again and returns
 // its raw TLVs, those of an AUTH one by one.
@@ -74,7 +53,7 @@ func TestHandshakeFlowVectorFrames(t *testing.T) {
 			AuthPlaintext map[string]string `json:"auth_plaintext"`
 		}
 	}
-	if !readVectors(t, "handshake-flow-kat.json", &v) {
+	if !vectors.Load(t, "handshake-flow-kat.json", &v) {
 		return
 	}
 	for name, typ := range map[string]wire.FrameType{"client_hello": wire.TypeClientHello, "server_hello": wire.TypeServerHello} {
@@ -105,7 +84,7 @@ func TestTranscriptVectorFrames(t *testing.T) {
 		}
 		Points map[string]string `json:"expected_transcript_points"`
 	}
-	if !readVectors(t, "transcript-kat.json", &v) {
+	if !vectors.Load(t, "transcript-kat.json", &v) {
 		return
 	}
 	// The points that follow the pieces of each frame, "" where there is none.

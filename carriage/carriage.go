@@ -248,7 +248,11 @@ var (
 	_ assoc.StreamConn     = (*conn)(nil)
 )
 
-// New makes a Bridge. It panics on a configuration that Validate refuses.
+// New makes a Bridge. It panics on a configuration that Validate refuses: the
+// protocols that a program carries are written down in it, so that such a one is a
+// mistake in the program, met the first time it runs, and no caller has an error to
+// handle that can't happen. Whoever takes protocols from elsewhere asks Validate
+// first.
 func New(cfg Config) *Bridge {
 	if err := cfg.Validate(); err != nil {
 		panic(err)

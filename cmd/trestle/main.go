@@ -117,7 +117,10 @@ Try it, in three terminals:
    trestle serve --http 127.0.0.1:7480
    curl -s 127.0.0.1:7480/agents/echo -H 'Content-Type: application/json' \
      -d '{"jsonrpc":"2.0","id":1,"method":"message/send","params":{"message":{"kind":"message","messageId":"m1","role":"user","parts":[{"kind":"text","text":"hello"}]}}}'
-   trestle agent --name mine --to 127.0.0.1:7447 --upstream http://127.0.0.1:9000/
+   trestle agent --name mine --to 127.0.0.1:7447 --upstream http://127.0.0.1:7480/agents/echo
+
+The last one brings the echo agent along once more, as /agents/mine; put your own agent's
+URL in its place.
 
 Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there).`,
 		Commands: []*cli.Command{

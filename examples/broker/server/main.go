@@ -54,12 +54,16 @@ type broker struct {
 	topics map[string]*carriage.Topic
 }
 
-// topic is the topic of that name, made when it is first needed; gone takes it out.
-func (b *broker) topic(name string, gone bool) *carriage.Topic {
+// maxTopics bounds the topics at one time: their names are up to who subscribes.
+const maxTopics = 1000
+
+// topic is the topic of that name, nil if there is none. Whoever subscribes makes it,
+// and gone takes it out.
+func (b *broker) topic(name string, subscribe, gone bool) *carriage.Topic {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	t := b.topics[name]
-	if t == nil {
+	if t == nil && subscribe && len(b.topics) < maxTopics {
 		t = carriage.NewTopic(carriage.TopicOptions{})
 		b.topics[name] = t
 	}
@@ -69,22 +73,39 @@ func (b *broker) topic(name string, gone bool) *carriage.Topic {
 	return t
 }
 
+// publish returns how many subscribers a topic has.
+func (b *broker) publish(name string, event []byte) (subscribers int, err error) {
+	t := b.topic(name, false, false)
+	if t == nil {
+		return 0, nil
+	}
+	err = t.Publish(context.Background(), event)
+	return t.Subscribers(), err
+}
+
 // ServeRequest implements carriage.Handler.
 func (b *broker) ServeRequest(r *carriage.Request) {
 	operation, name, _ := strings.Cut(string(r.Method()), " ")
 	switch operation {
 	case "subscribe":
+		t := b.topic(name, true, false)
+		if t == nil {
+			r.Refuse(bridge.CodeNotDelivered, "there are too many topics")
+			return
+		}
 		// The topic sees to the stream from here on, and to its end.
-		b.topic(name, false).Subscribe(r, carriage.SubscribeOptions{First: []byte("subscribed to " + name)})
+		t.Subscribe(r, carriage.SubscribeOptions{First: []byte("subscribed to " + name)})
 	case "publish":
-		t := b.topic(name, false)
-		if err := t.Publish(context.Background(), r.Foreign()); err != nil {
+		n, err := b.publish(name, r.Foreign())
+		if err != nil {
 			r.Refuse(bridge.CodeNotDelivered, err.Error())
 			return
 		}
-		r.Respond(strconv.AppendInt(nil, int64(t.Subscribers()), 10))
+		r.Respond(strconv.AppendInt(nil, int64(n), 10))
 	case "end":
-		b.topic(name, true).End(r.Foreign())
+		if t := b.topic(name, false, true); t != nil {
+			t.End(r.Foreign())
+		}
 		r.Respond(nil)
 	default:
 		r.Refuse(bridge.CodeMethodUnsupported, "subscribe, publish or end")
@@ -95,6 +116,6 @@ func (b *broker) ServeRequest(r *carriage.Request) {
 // for an answer.
 func (b *broker) ServeNotify(n *carriage.Notify) {
 	if name, ok := strings.CutPrefix(string(n.Method()), "publish "); ok {
-		b.topic(name, false).Publish(context.Background(), n.Foreign())
+		b.publish(name, n.Foreign())
 	}
 }

@@ -127,7 +127,7 @@ const logFirst = 32
 
 func (p *Policy) logDenied(d *Denied, a *Access, n uint64) {
 	p.log.Warn("refused by policy", slog.String("rule", d.name()), slog.String("reason", d.Reason), slog.Uint64("times", n),
-		slog.String("peer", a.Peer.Handle()), slog.String("protocol", a.Protocol.String()), slog.String("effect", a.Effect.String()),
+		slog.String("peer", a.Peer.String()), slog.String("handle", a.Peer.Handle()), slog.String("protocol", a.Protocol.String()), slog.String("effect", a.Effect.String()),
 		slog.Bool("notification", a.Notification))
 }
 

@@ -233,7 +233,7 @@ func TestDenialsAreLoggedWithoutForeignContent(t *testing.T) {
 	delete(line, "time")
 	want := fmt.Sprint(map[string]any{
 		"level": "WARN", "msg": "refused by policy", "rule": "0", "reason": "too dangerous", "times": 1.0,
-		"peer": alice.Handle(), "protocol": "A2A", "effect": "destructive", "notification": false,
+		"peer": alice.String(), "handle": alice.Handle(), "protocol": "A2A", "effect": "destructive", "notification": false,
 	})
 	if fmt.Sprint(line) != want {
 		t.Errorf("%v\nwant\n%s", line, want)

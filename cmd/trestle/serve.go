@@ -207,6 +207,7 @@ func serve(ctx context.Context, cmd *cli.Command, cfg relay.Config) error {
 	if err := printLine(cmd, "ready npamp=%v http=%v key=%v", r.Addr(), r.HTTPAddr(), r.Key()); err != nil {
 		return errors.Join(err, drain(ctx, cmd, cfg.Logger, r.Shutdown))
 	}
+	cfg.Logger.Info("serving", "key", r.Key(), "handle", r.Key().Handle())
 	failed := make(chan error, 1)
 	go func() { failed <- r.Wait() }()
 	select {

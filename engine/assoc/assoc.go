@@ -275,7 +275,7 @@ func (a *Association) Discard(cause error) {
 // Format prints which association it is and nothing that it holds, whatever the
 // verb.
 func (a *Association) Format(f fmt.State, _ rune) {
-	fmt.Fprintf(f, "assoc.Association(%d, %v, peer %v)", a.o.ID, a.o.Role, a.o.PeerKey)
+	fmt.Fprintf(f, "assoc.Association(%d, %v, peer %v %s)", a.o.ID, a.o.Role, a.o.PeerKey, a.o.PeerKey.Handle())
 }
 
 // ID is unique within the engine.

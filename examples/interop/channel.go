@@ -23,7 +23,7 @@ func (h *handler) Channel() wire.Channel { return h.o.channel }
 
 // Attach implements engine.ChannelHandler: an association stands.
 func (h *handler) Attach(a *engine.Association) engine.ChannelConn {
-	h.out.Printf("association with %v, key %v, profile %s, suite %v", a.RemoteAddr(), a.PeerKey(), a.Profile().Name, a.Suite())
+	h.out.Printf("association with %v, key %v (%s), profile %s, suite %v", a.RemoteAddr(), a.PeerKey(), a.PeerKey().Handle(), a.Profile().Name, a.Suite())
 	c := &channel{handler: h, a: a}
 	if h.o.dial != "" {
 		c.echoes = make(chan []byte, h.o.window)

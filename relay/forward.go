@@ -277,7 +277,7 @@ func (f *forwarder) admit(m *edge.Message, notification bool) error {
 	if f.drain.Load() {
 		return edge.ErrDraining
 	}
-	if !f.mapping.Carries(m.Method) {
+	if m.Protocol == bridge.ProtocolA2A && !f.mapping.Carries(m.Method) {
 		return &bridge.Error{Code: bridge.CodeMethodUnsupported, Text: textNotCarried}
 	}
 	if f.policy == nil {

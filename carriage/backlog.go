@@ -25,6 +25,7 @@ type backlog struct {
 type held struct {
 	tail  *buf.Shared
 	total uint64 // cost of all events up to this one
+	plain bool   // known to be bridge.Tags.Plain for all who may take it
 	left  int32  // how many streams of a topic have still to take it; atomic
 }
 
@@ -35,7 +36,7 @@ func (l *backlog) at(n uint64) *held {
 }
 
 // push adds an event; tail passes to the backlog.
-func (l *backlog) push(tail *buf.Shared, left int) {
+func (l *backlog) push(tail *buf.Shared, left int, plain bool) {
 	if n := int(l.last - l.first); n == len(l.ring) {
 		ring := make([]held, max(8, 2*n))
 		for k := l.first + 1; k <= l.last; k++ {
@@ -45,7 +46,7 @@ func (l *backlog) push(tail *buf.Shared, left int) {
 	}
 	l.last++
 	l.total += uint64(tail.Len() + eventCost)
-	*l.at(l.last) = held{tail, l.total, int32(left)}
+	*l.at(l.last) = held{tail, l.total, plain, int32(left)}
 }
 
 // drop lets go of the oldest event held.
@@ -96,6 +97,7 @@ type item struct {
 	transport bool
 	id        EventID
 	resumable bool
+	plain     bool   // as in held
 	head      []byte // of the foreign octets; tail has the rest
 	tail      *buf.Shared
 }
@@ -111,7 +113,8 @@ func (l *backlog) item(n uint64, id EventID) (it item, ok, lost bool) {
 	if n <= l.first || n > l.last {
 		return item{}, false, n <= l.first
 	}
-	return item{kind: bridge.KindData, id: id, tail: l.at(n).tail.Retain()}, true, false
+	h := l.at(n)
+	return item{kind: bridge.KindData, id: id, plain: h.plain, tail: h.tail.Retain()}, true, false
 }
 
 // ending is how a stream ends. The zero value says that it does not.

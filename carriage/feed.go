@@ -236,7 +236,8 @@ func (f *feed) push(foreign []byte, block bool) (wait <-chan struct{}, err error
 	if f.topic != nil {
 		return nil, ErrNotSubscribed
 	}
-	if f.front == 0 || !f.b.cfg.Tags.Plain(f.proto.ID, foreign) || f.front+len(foreign) > f.home.Load().MaxSend() {
+	plain := f.b.cfg.Tags.Plain(f.proto.ID, foreign)
+	if !plain || f.front == 0 || f.front+len(foreign) > f.home.Load().MaxSend() {
 		if err := f.check(bridge.KindData, foreign); err != nil {
 			return nil, err
 		}
@@ -250,7 +251,7 @@ func (f *feed) push(foreign []byte, block bool) (wait <-chan struct{}, err error
 		}
 		return f.room, nil
 	}
-	f.own.push(buf.SharedCopy(foreign), 0)
+	f.own.push(buf.SharedCopy(foreign), 0, plain)
 	f.count(len(foreign) + eventCost)
 	f.trim()
 	f.poke()

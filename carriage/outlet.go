@@ -236,7 +236,7 @@ func (o *outlet) measure(it *item) (err error) {
 
 // templated says that the item is one of the many that look alike.
 func (o *outlet) templated(it *item) bool {
-	return it.kind == bridge.KindData && o.c.b.cfg.Tags.Plain(o.msg.Protocol, it.start())
+	return it.kind == bridge.KindData && (it.plain || o.c.b.cfg.Tags.Plain(o.msg.Protocol, it.start()))
 }
 
 // message is the one that carries an item, but for what follows the start of its

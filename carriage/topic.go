@@ -258,7 +258,7 @@ func (t *Topic) publish(tail *buf.Shared, force bool) (ok bool, err error) {
 		}
 		t.log.drop() // those who have not taken it find out that they are behind
 	}
-	t.log.push(tail, len(t.feeds))
+	t.log.push(tail, len(t.feeds), tail.Len() > 0 && tail.Octets()[0] != 0)
 	if len(t.feeds) == 0 {
 		t.trim()
 	}

@@ -10,8 +10,9 @@ import (
 // Shared is octets that several owners read and none changes, held once: the last
 // one to let go gives them back. Make it with Share or SharedCopy.
 type Shared struct {
-	b    *Buf
-	refs atomic.Int32
+	b      *Buf
+	octets []byte // b's, so that a reader needs not look into b as well
+	refs   atomic.Int32
 }
 
 var shareds = sync.Pool{New: func() any { return new(Shared) }}
@@ -19,7 +20,7 @@ var shareds = sync.Pool{New: func() any { return new(Shared) }}
 // Share makes b, which then belongs to the result, shared by one owner.
 func Share(b *Buf) *Shared {
 	s := shareds.Get().(*Shared)
-	s.b = b
+	s.b, s.octets = b, b.B
 	s.refs.Store(1)
 	return s
 }
@@ -36,7 +37,7 @@ func (s *Shared) Octets() []byte {
 	if s == nil {
 		return nil
 	}
-	return s.b.B
+	return s.octets
 }
 
 // Len is the number of octets; 0 of nil.
@@ -44,7 +45,7 @@ func (s *Shared) Len() int {
 	if s == nil {
 		return 0
 	}
-	return len(s.b.B)
+	return len(s.octets)
 }
 
 // Retain makes one more owner. The caller must be one. Any goroutine may call it.
@@ -67,6 +68,6 @@ func (s *Shared) Release() {
 		return
 	}
 	s.b.Release()
-	s.b = nil
+	s.b, s.octets = nil, nil
 	shareds.Put(s)
 }

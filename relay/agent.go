@@ -24,6 +24,7 @@ import (
 // Defaults of AgentConfig.
 const (
 	DefaultAgentTimeout = 10 * time.Minute
+	DefaultMaxRetained  = 256 << 20
 	DefaultDialTimeout  = 15 * time.Second
 	DefaultBackoffMin   = 100 * time.Millisecond
 	DefaultBackoffMax   = 15 * time.Second
@@ -76,6 +77,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		return nil, errors.New("relay: agent without a backend")
 	}
 	defaults.Fill(&cfg.MaxInFlight, carriage.DefaultMaxInFlight)
+	defaults.Fill(&cfg.MaxRetained, DefaultMaxRetained)
 	defaults.Fill(&cfg.Timeout, DefaultAgentTimeout)
 	defaults.Fill(&cfg.StreamDrain, DefaultStreamDrain)
 	defaults.Fill(&cfg.DialTimeout, DefaultDialTimeout)
@@ -106,6 +108,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	a.bridge = carriage.New(carriage.Config{
 		Protocols:   []carriage.Protocol{protocol},
 		MaxInFlight: cfg.MaxInFlight,
+		MaxRetained: cfg.MaxRetained,
 		Workers:     cfg.MaxInFlight,
 		WorkQueue:   1, // whoever finds all of them busy is told so
 		// The backend's own deadline should come first, and say what happened.

@@ -209,6 +209,10 @@ type AgentConfig struct {
 	// MaxInFlight bounds the requests under way at one time (4,096), over all
 	// associations the agent has had; further ones are not delivered.
 	MaxInFlight int
+	// MaxRetained bounds the octets of requests that are held until they are answered
+	// (256 MiB, as much as the edge holds on their way here); further ones are not
+	// delivered.
+	MaxRetained int
 	// Timeout bounds one request (10 min), DialTimeout connecting and announcing
 	// (15 s). Streams have no bound but StreamDrain: how long they may go on after a
 	// shutdown has begun (2 s).

@@ -135,10 +135,11 @@ func TestOutcomesOfWhatHadLeft(t *testing.T) {
 }
 
 // The edge holds a request's body until it has left for the agent, not until the
-// answer: requests that wait for their answers keep no other caller out.
+// answer: requests that wait for their answers keep no other caller out. The agent's
+// side has room for as many as the edge.
 func TestBodiesAreNotHeldForTheAnswer(t *testing.T) {
-	const callers, size = 16, 1 << 20
-	r := startRelay(t, Config{Edge: edge.Config{MaxBuffered: 2 * size}})
+	const callers, size = 20, 4<<20 - 1<<10
+	r := startRelay(t, Config{Edge: edge.Config{MaxBuffered: 3 * size}})
 	answer := make(chan struct{})
 	release := sync.OnceFunc(func() { close(answer) })
 	defer release()

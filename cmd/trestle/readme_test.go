@@ -260,6 +260,7 @@ var readmeLimits = map[string]any{
 	"edge.Config.MaxBuffered":         size(edge.DefaultMaxBuffered),
 	"edge.Config.BodyTimeout":         edge.DefaultBodyTimeout,
 	"edge.Config.Timeout":             edge.DefaultTimeout,
+	"relay.AgentConfig.MaxRetained":   size(relay.DefaultMaxRetained),
 	"upstream.Config.MaxReply":        size(upstream.DefaultMaxReply),
 	"upstream.Config.Timeout":         upstream.DefaultTimeout,
 }

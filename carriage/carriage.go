@@ -45,6 +45,7 @@ import (
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
@@ -201,12 +202,12 @@ func (c *Config) fill() {
 	if c.Channel == 0 {
 		c.Channel = wire.ChannelBridge
 	}
-	positive(&c.MaxInFlight, DefaultMaxInFlight)
-	positive(&c.MaxHeld, DefaultMaxHeld)
-	positive(&c.MaxRetained, DefaultMaxRetained)
-	positive(&c.Workers, DefaultWorkers)
-	positive(&c.WorkQueue, DefaultWorkQueue)
-	positive(&c.MaxDepth, jsonrpc.DefaultMaxDepth)
+	defaults.Fill(&c.MaxInFlight, DefaultMaxInFlight)
+	defaults.Fill(&c.MaxHeld, DefaultMaxHeld)
+	defaults.Fill(&c.MaxRetained, DefaultMaxRetained)
+	defaults.Fill(&c.Workers, DefaultWorkers)
+	defaults.Fill(&c.WorkQueue, DefaultWorkQueue)
+	defaults.Fill(&c.MaxDepth, jsonrpc.DefaultMaxDepth)
 	c.Retain.fill()
 	if c.StreamDrain <= 0 {
 		c.StreamDrain = DefaultStreamDrain
@@ -222,12 +223,6 @@ func (c *Config) fill() {
 	}
 	if c.Logger == nil {
 		c.Logger = slog.New(slog.DiscardHandler)
-	}
-}
-
-func positive(v *int, def int) {
-	if *v <= 0 {
-		*v = def
 	}
 }
 

@@ -661,14 +661,6 @@ func (b *Bridge) anyProtocol() bridge.ProtocolID {
 // closing says that err means the end of the association.
 func (c *conn) closing(err error) bool { return errors.Is(err, assoc.ErrClosed) }
 
-// ended is why the association ended, as far as it is told yet.
-func (c *conn) ended() error {
-	if err := c.a.Err(); err != nil {
-		return err
-	}
-	return assoc.ErrClosed
-}
-
 // waiter is a place in the list of what waits for outbound room.
 type waiter struct {
 	owner      interface{ resend() bool }

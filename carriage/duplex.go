@@ -7,6 +7,7 @@ import (
 	"runtime"
 	"sync/atomic"
 
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -215,7 +216,7 @@ func (e *exchange) join(o *StreamOptions) *Producer {
 		// As long as it will be, which is all that matters before it is named.
 		corr: bytes.Clone(e.corr), id: bytes.Clone(e.id), method: bytes.Clone(e.method), media: bytes.Clone(m.MediaType),
 	}
-	positive(&f.opts.Buffer, DefaultStreamBuffer)
+	defaults.Fill(&f.opts.Buffer, DefaultStreamBuffer)
 	out := newOutlet(c, nil, f)
 	out.e = e
 	f.home.Store(c.a)

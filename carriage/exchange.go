@@ -249,7 +249,7 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 		cn.slots.Release(slot)
 		cn.left(n)
 		e.recycle()
-		return Exchange{}, cn.ended()
+		return Exchange{}, cn.a.ClosedErr()
 	}
 	return x, nil
 }
@@ -277,7 +277,7 @@ func (b *Bridge) AwaitRoom(ctx context.Context, a *assoc.Association, octets int
 		select {
 		case <-*room:
 		case <-a.Done():
-			return c.ended()
+			return c.a.ClosedErr()
 		case <-ctx.Done():
 			return ctx.Err()
 		}

@@ -8,6 +8,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -100,7 +101,7 @@ func (r *Request) stream(o StreamOptions) (*feed, error) {
 		r.bare = true
 		r.keep(false)
 	}
-	positive(&o.Buffer, DefaultStreamBuffer)
+	defaults.Fill(&o.Buffer, DefaultStreamBuffer)
 	m := &r.msg
 	f := &feed{
 		b: r.c.b, opts: o, place: -1,
@@ -126,7 +127,7 @@ func (r *Request) launch(f *feed) error {
 		return nil
 	}
 	// The exchange is ended by whoever tells the conn.
-	err := o.c.ended()
+	err := o.c.a.ClosedErr()
 	f.opts.Over = nil // the caller is told by the error
 	f.finish(o, err)
 	f.condemn(err, "the producer was lost") // should it have been resumed already

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -73,7 +74,7 @@ type redial struct {
 // keepGoing makes what the stream needs to go on.
 func (s *Stream) keepGoing(c *Call, o *Redial) {
 	r := &redial{Redial: *o, call: *c}
-	positive(&r.Attempts, DefaultRedialAttempts)
+	defaults.Fill(&r.Attempts, DefaultRedialAttempts)
 	if r.Wait <= 0 {
 		r.Wait = DefaultRedialWait
 	}

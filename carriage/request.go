@@ -351,7 +351,7 @@ func (r *Request) post(m *bridge.Message) error {
 	r.answer, r.kind = b, m.Kind
 	r.reserved = m.Transport
 	if !r.c.a.Post(&r.node) {
-		return r.c.ended()
+		return r.c.a.ClosedErr()
 	}
 	return nil
 }

@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/crypto/identity"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 )
 
 // RetainLimits bound what is held of streams that may be resumed (D28). Zero fields
@@ -36,7 +37,7 @@ func (l *RetainLimits) fill() {
 	if l.Streams == 0 {
 		l.Streams = DefaultRetainStreams
 	}
-	positive(&l.Octets, DefaultRetainOctets)
+	defaults.Fill(&l.Octets, DefaultRetainOctets)
 	if l.Time <= 0 {
 		l.Time = DefaultRetainTime
 	}

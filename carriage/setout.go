@@ -5,6 +5,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -52,7 +53,7 @@ var ErrNoParts = errors.New("carriage: a document set has no members")
 // bridge.ErrTagOff, one of the class bridge.ErrMalformed, or assoc.ErrTooLarge if
 // not even one octet of a member fits in a frame.
 func (r *Request) RespondSet(parts []SetPart, o SetOptions) error {
-	positive(&o.Chunk, DefaultChunk)
+	defaults.Fill(&o.Chunk, DefaultChunk)
 	s := &setOutlet{c: r.c, r: r, o: o, parts: parts}
 	s.msg = bridge.Message{
 		Protocol: r.msg.Protocol, Content: o.Content, MediaType: o.MediaType, HasLabel: true,
@@ -82,7 +83,7 @@ func (r *Request) RespondSet(parts []SetPart, o SetOptions) error {
 	}
 	s.node.Owner, s.timer.Owner, s.wait.owner, s.flow.Source = s, s, s, s
 	if !r.c.a.PostOnce(&s.node) {
-		return r.c.ended()
+		return r.c.a.ClosedErr()
 	}
 	return nil
 }

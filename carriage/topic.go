@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -54,7 +55,7 @@ type Topic struct {
 
 // NewTopic makes a Topic.
 func NewTopic(o TopicOptions) *Topic {
-	positive(&o.Buffer, DefaultTopicBuffer)
+	defaults.Fill(&o.Buffer, DefaultTopicBuffer)
 	o.Keep = min(max(o.Keep, 0), o.Buffer)
 	if o.Patience <= 0 {
 		o.Patience = DefaultPatience

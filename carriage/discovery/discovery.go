@@ -31,6 +31,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/engine/assoc"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire"
 	"github.com/trestle-npamp/trestle/wire/disco"
 )
@@ -170,16 +171,16 @@ type Discovery struct {
 
 // New returns a Discovery.
 func New(cfg Config) *Discovery {
-	orDefault(&cfg.MaxRecords, DefaultMaxRecords)
-	orDefault(&cfg.MaxOctets, DefaultMaxOctets)
-	orDefault(&cfg.MaxQueries, DefaultMaxQueries)
-	orDefault(&cfg.MaxSubscriptions, DefaultMaxSubscriptions)
-	orDefault(&cfg.MaxCollected, DefaultMaxCollected)
-	orDefault(&cfg.MaxCollectedOctets, DefaultMaxCollectedOctets)
-	orDefault(&cfg.UpdateInterval, DefaultUpdateInterval)
-	orDefault(&cfg.MaxResult, DefaultMaxResult)
-	orDefault(&cfg.Burst, DefaultBurst)
-	orDefault(&cfg.Rate, DefaultRate)
+	defaults.Fill(&cfg.MaxRecords, DefaultMaxRecords)
+	defaults.Fill(&cfg.MaxOctets, DefaultMaxOctets)
+	defaults.Fill(&cfg.MaxQueries, DefaultMaxQueries)
+	defaults.Fill(&cfg.MaxSubscriptions, DefaultMaxSubscriptions)
+	defaults.Fill(&cfg.MaxCollected, DefaultMaxCollected)
+	defaults.Fill(&cfg.MaxCollectedOctets, DefaultMaxCollectedOctets)
+	defaults.Fill(&cfg.UpdateInterval, DefaultUpdateInterval)
+	defaults.Fill(&cfg.MaxResult, DefaultMaxResult)
+	defaults.Fill(&cfg.Burst, DefaultBurst)
+	defaults.Fill(&cfg.Rate, DefaultRate)
 	d := &Discovery{cfg: cfg, log: cfg.Logger, seed: maphash.MakeSeed(), telling: make(map[*conn]struct{})}
 	if d.log == nil {
 		d.log = slog.New(slog.DiscardHandler)
@@ -188,12 +189,6 @@ func New(cfg Config) *Discovery {
 	_, _ = rand.Read(start[:]) // never fails
 	d.corr.Store(binary.BigEndian.Uint64(start[:]))
 	return d
-}
-
-func orDefault[T int | time.Duration](v *T, def T) {
-	if *v <= 0 {
-		*v = def
-	}
 }
 
 // newCorr is a correlation id that none of our requests has had before it.
@@ -287,12 +282,4 @@ func (d *Discovery) Changed() {
 	for c := range d.telling {
 		c.a.PostOnce(&c.node)
 	}
-}
-
-// closedErr is the reason of a's end, or ErrClosed while it is being told.
-func closedErr(a *assoc.Association) error {
-	if err := a.Err(); err != nil {
-		return err
-	}
-	return assoc.ErrClosed
 }

@@ -67,7 +67,7 @@ func (d *Discovery) Query(ctx context.Context, a *assoc.Association, f disco.Fil
 	f.NamePrefix, f.Cursor = bytes.Clone(f.NamePrefix), nil
 	q := &query{corr: d.newCorr(), filter: f, done: make(chan error, 1)}
 	if !a.Do(func() { c.begin(q) }) {
-		return nil, closedErr(a)
+		return nil, a.ClosedErr()
 	}
 	select {
 	case err := <-q.done:

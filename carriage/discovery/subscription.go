@@ -59,7 +59,7 @@ func (d *Discovery) Subscribe(ctx context.Context, a *assoc.Association, f disco
 		changed: make(map[string]struct{}), gone: make(map[string]struct{}), told: make(map[string]struct{}),
 	}
 	if !a.Do(func() { c.watch(s) }) {
-		return nil, closedErr(a)
+		return nil, a.ClosedErr()
 	}
 	select {
 	case <-s.ready:

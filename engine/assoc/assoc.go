@@ -22,6 +22,7 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine/conn"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
@@ -196,12 +197,8 @@ type Association struct {
 
 // New makes an association that stands at now. Start must follow, on the loop.
 func New(o Options, now time.Duration) *Association {
-	if o.OutboundLimit <= 0 {
-		o.OutboundLimit = DefaultOutboundLimit
-	}
-	if o.Stall <= 0 {
-		o.Stall = DefaultStall
-	}
+	defaults.Fill(&o.OutboundLimit, DefaultOutboundLimit)
+	defaults.Fill(&o.Stall, DefaultStall)
 	if o.Counters == nil {
 		o.Counters = new(Counters)
 	}
@@ -211,9 +208,7 @@ func New(o Options, now time.Duration) *Association {
 	for _, h := range o.Handlers {
 		o.Conn.Channels = append(o.Conn.Channels[:len(o.Conn.Channels):len(o.Conn.Channels)], h.Channel())
 	}
-	if o.Conn.HighWater <= 0 {
-		o.Conn.HighWater = conn.DefaultHighWater
-	}
+	defaults.Fill(&o.Conn.HighWater, conn.DefaultHighWater)
 	if o.Conn.Counters == nil {
 		o.Conn.Counters = new(conn.Counters)
 	}

@@ -56,12 +56,12 @@ func (a *Association) Rekem(ctx context.Context) error {
 func (a *Association) ask(ctx context.Context, f func(res chan<- error)) error {
 	res := make(chan error, 1)
 	if !a.Do(func() { f(res) }) {
-		return a.closedErr()
+		return a.ClosedErr()
 	}
 	select {
 	case err := <-res:
 		if errors.Is(err, ErrClosed) {
-			return a.closedErr()
+			return a.ClosedErr()
 		}
 		return err
 	case <-ctx.Done():

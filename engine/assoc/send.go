@@ -181,13 +181,14 @@ func (a *Association) SendBuf(ch wire.Channel, t wire.FrameType, b *buf.Buf) err
 		postedPool.Put(p)
 		b.Release()
 		a.dismiss(n)
-		return a.closedErr()
+		return a.ClosedErr()
 	}
 	return nil
 }
 
-// closedErr is the reason of the end, or ErrClosed while it is being told.
-func (a *Association) closedErr() error {
+// ClosedErr is the reason for which a call fails on an association that has ended:
+// Err, or ErrClosed while the channels are being told. Any goroutine.
+func (a *Association) ClosedErr() error {
 	if err := a.Err(); err != nil {
 		return err
 	}

@@ -32,6 +32,7 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/record"
 	"github.com/trestle-npamp/trestle/crypto/schedule"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/profiles"
 	"github.com/trestle-npamp/trestle/sched"
 	"github.com/trestle-npamp/trestle/wire"
@@ -234,25 +235,20 @@ type Config struct {
 }
 
 func (c *Config) fill() {
-	def := func(v *int, d int) {
-		if *v <= 0 {
-			*v = d
-		}
-	}
 	defDur := func(v *time.Duration, d time.Duration) {
 		if *v == 0 {
 			*v = d
 		}
 	}
-	def(&c.MaxFrame, wire.DefaultFrameLen)
+	defaults.Fill(&c.MaxFrame, wire.DefaultFrameLen)
 	c.MaxFrame = min(max(c.MaxFrame, wire.FloorFrameLen), wire.MaxFrameLen)
-	def(&c.Credit, DefaultCredit)
+	defaults.Fill(&c.Credit, DefaultCredit)
 	c.Credit = max(c.Credit, FloorCredit, c.MaxFrame) // a frame we accept must be able to come
 	if c.StreamCredit >= 0 {
-		def(&c.StreamCredit, DefaultStreamCredit)
+		defaults.Fill(&c.StreamCredit, DefaultStreamCredit)
 		c.StreamCredit = max(c.StreamCredit, FloorStreamCredit)
 	}
-	def(&c.HighWater, DefaultHighWater)
+	defaults.Fill(&c.HighWater, DefaultHighWater)
 	defDur(&c.PingInterval, DefaultPingInterval)
 	defDur(&c.HelloWait, DefaultHelloWait)
 	defDur(&c.HelloIdle, DefaultHelloIdle)

@@ -14,7 +14,7 @@ const module = "github.com/trestle-npamp/trestle"
 // rooms is the order of the house, lowest first.
 var rooms = Order{
 	{"internal/invariant"},
-	{"internal/wipe", "internal/lint", "internal/explore", "internal/vectors"},
+	{"internal/wipe", "internal/lint", "internal/explore", "internal/vectors", "internal/defaults"},
 	{"internal/buf"},
 	{"wire"},
 	{"wire/cbor"},

@@ -40,10 +40,10 @@ import (
 
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
 	"github.com/trestle-npamp/trestle/mapping/agntcy"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
-	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/relay/internal/gate"
 	"github.com/trestle-npamp/trestle/relay/internal/media"
 	"github.com/trestle-npamp/trestle/wire/bridge"

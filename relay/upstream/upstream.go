@@ -27,8 +27,8 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/internal/buf"
+	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/relay/internal/body"
-	"github.com/trestle-npamp/trestle/relay/internal/defaults"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 

@@ -1,6 +1,7 @@
 package relay
 
 import (
+	"bytes"
 	"context"
 	"crypto/rand"
 	"errors"
@@ -11,9 +12,11 @@ import (
 
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/carriage/discovery"
+	"github.com/trestle-npamp/trestle/carriage/document"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/internal/defaults"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
+	"github.com/trestle-npamp/trestle/mapping/a2a/card"
 	"github.com/trestle-npamp/trestle/relay/internal/gate"
 	"github.com/trestle-npamp/trestle/relay/upstream"
 	"github.com/trestle-npamp/trestle/wire/bridge"
@@ -105,7 +108,7 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 	}
 	a.stay, a.leave = context.WithCancel(context.Background())
 	a.work, a.giveUp = context.WithCancel(context.Background())
-	a.bridge = carriage.New(carriage.Config{
+	bridgeConfig := carriage.Config{
 		Protocols:   []carriage.Protocol{protocol},
 		MaxInFlight: cfg.MaxInFlight,
 		MaxRetained: cfg.MaxRetained,
@@ -116,9 +119,14 @@ func NewAgent(cfg AgentConfig) (*Agent, error) {
 		StreamDrain:  cfg.StreamDrain,
 		Tags:         cfg.Tags,
 		Logger:       a.log,
-	})
+	}
+	if err := bridgeConfig.Validate(); err != nil {
+		return nil, err
+	}
+	a.bridge = carriage.New(bridgeConfig)
 	a.disco = discovery.New(discovery.Config{
 		Advertise: func(*engine.Association, *disco.Filter) []disco.Record { return []disco.Record{a.record} },
+		Documents: attachDocs(newDocs(bridgeConfig)),
 		Logger:    a.log,
 	})
 	return a, nil
@@ -321,12 +329,25 @@ func (s *server) ServeRequest(r *carriage.Request) {
 		return
 	}
 	defer reply.Release()
-	if reply.Error {
+	switch {
+	case reply.Error:
 		err = r.Fail(reply.Body)
-	} else {
+	case r.Document() && r.Sets():
+		err = respondCard(r, reply.Body)
+	default:
 		err = r.Respond(reply.Body)
 	}
 	s.carried(r, err)
+}
+
+// respondCard answers with a card as a document set, and its signatures as proofs.
+func respondCard(r *carriage.Request, octets []byte) error {
+	set, err := card.Document(bytes.Clone(octets), 0)
+	if err != nil {
+		_ = r.Refuse(bridge.CodeNotDelivered, err.Error()) // nobody else answers
+		return err
+	}
+	return document.Respond(r, set, carriage.SetOptions{})
 }
 
 // carried logs an answer that can't be carried, which has been answered with that,
@@ -411,7 +432,7 @@ func reason(err error) (bridge.Code, string) {
 
 // ServeNotify implements carriage.Handler.
 func (s *server) ServeNotify(n *carriage.Notify) {
-	if s.serving.Enter() != nil {
+	if n.Document() || s.serving.Enter() != nil { // an HTTP agent has no use for a document
 		return
 	}
 	defer s.serving.Leave()

@@ -72,7 +72,8 @@ type Config struct {
 	// package edge).
 	AGNTCY *agntcy.Mapping
 	// Tags are the numbers for features that have none assigned (D7), nil for none.
-	// Callers and agents must have the same ones.
+	// Callers and agents must have the same ones. With a DocumentBinding cards cross as
+	// document sets, on the Discovery channel too (D24, D25).
 	Tags *bridge.Tags
 
 	// Policy decides on every request before it is forwarded; an error is told to
@@ -203,7 +204,8 @@ type AgentConfig struct {
 	Operations Operations
 	// Tags are the numbers for features that have none assigned (D7), nil for none.
 	// The relay must have the same ones. With an OpaqueContentType an answer may have
-	// any media type, and a stream of events crosses as it is.
+	// any media type, and a stream of events crosses as it is; with a DocumentBinding
+	// cards cross as document sets, on the Discovery channel too (D24, D25).
 	Tags *bridge.Tags
 
 	// MaxInFlight bounds the requests under way at one time (4,096), over all

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/carriage/document"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/internal/buf"
 	"github.com/trestle-npamp/trestle/mapping/a2a"
@@ -22,6 +23,7 @@ import (
 // as an edge.Forwarder.
 type forwarder struct {
 	bridge  *carriage.Bridge
+	docs    *document.Receiver // of cards; nil where they are no document sets
 	routes  *routes
 	policy  func(*Access) error
 	mapping *a2a.Mapping
@@ -97,7 +99,7 @@ var hops = sync.Pool{New: func() any { return new(hop) }}
 func (f *forwarder) hop(m *carriage.Inbound) *hop {
 	h := hops.Get().(*hop)
 	h.call = carriage.Call{
-		Protocol: m.Protocol(), Content: m.Content(), Foreign: m.Foreign(), Hop: true, Timeout: f.timeout,
+		Protocol: m.Protocol(), Content: m.Content(), Foreign: m.Foreign(), Hop: true, Timeout: f.timeout, Binding: m.Binding(),
 	}
 	if opaque := m.Protocol() != bridge.ProtocolA2A; opaque || m.Document() { // elsewhere the method is read from the message
 		h.call.Method = string(m.Method())
@@ -135,6 +137,10 @@ func (f *forwarder) ServeRequest(r *carriage.Request) {
 		return
 	}
 	f.requests.Add(1)
+	if r.Document() && f.sets() {
+		f.forwardDocument(r, to)
+		return
+	}
 	if r.Streams() {
 		f.forwardStream(r, to)
 		return
@@ -320,10 +326,10 @@ func (f *forwarder) Call(ctx context.Context, m *edge.Message) (*edge.Reply, err
 			return nil, edge.ErrNoAgent
 		}
 		w = &wait{replies: f.replies, left: make(chan struct{}), ended: make(chan struct{}), opaque: m.Protocol != bridge.ProtocolA2A}
-		x, err := f.bridge.Start(to.assoc, &call, w)
+		abandon, err := f.start(to, m, &call, w)
 		for err == engine.ErrWouldBlock {
 			if err = f.bridge.AwaitRoom(ctx, to.assoc, len(call.Foreign)); err == nil {
-				x, err = f.bridge.Start(to.assoc, &call, w)
+				abandon, err = f.start(to, m, &call, w)
 			}
 		}
 		if err != nil {
@@ -339,7 +345,9 @@ func (f *forwarder) Call(ctx context.Context, m *edge.Message) (*edge.Reply, err
 		select {
 		case <-w.ended:
 		case <-ctx.Done():
-			x.Abandon(ctx.Err())
+			if abandon != nil {
+				abandon(ctx.Err())
+			}
 			<-w.ended
 		}
 		switch {

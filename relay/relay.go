@@ -13,6 +13,7 @@ import (
 
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/carriage/discovery"
+	"github.com/trestle-npamp/trestle/carriage/document"
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/engine/conn"
@@ -126,25 +127,31 @@ func New(cfg Config) (*Relay, error) {
 		})
 		cfg.Edge.AGNTCY, cfg.Edge.Tags = m, cfg.Tags
 	}
-	if err := cfg.Tags.Validate(); err != nil {
-		return nil, err
-	}
-	r.bridge = carriage.New(carriage.Config{
+	bridgeConfig := carriage.Config{
 		Protocols:   protocols,
-		Tags:        cfg.Tags,
 		Authorize:   f.authorize,
 		MaxInFlight: cfg.MaxInFlight,
 		// The exchange with the agent should end first, and say why.
 		ReplyTimeout: cfg.ReplyTimeout + backstop,
 		StreamDrain:  cfg.StreamDrain,
 		MaxReceived:  cfg.MaxWaiting,
+		Tags:         cfg.Tags,
 		Logger:       cfg.Logger,
-	})
+	}
+	if err := bridgeConfig.Validate(); err != nil {
+		return nil, err
+	}
+	r.bridge = carriage.New(bridgeConfig)
 	f.bridge = r.bridge
+	docs := newDocs(bridgeConfig)
+	if docs != nil {
+		f.docs = document.NewReceiver(document.Config{MaxProofs: document.MaxProofs, Verbatim: true})
+	}
 	r.disco = discovery.New(discovery.Config{
 		Advertise:  r.advertise,
 		Accept:     r.accept,
 		Gone:       func(a *engine.Association) { r.arrivals.left(a, r.routes.gone(a)) },
+		Documents:  attachDocs(docs),
 		MaxRecords: cfg.MaxNames,
 		Logger:     cfg.Logger,
 	})
@@ -337,6 +344,7 @@ func (r *Relay) startDemo(ctx context.Context, key *identity.Key) error {
 		Engine: engine.Config{
 			Identity: key, Transport: r.cfg.Engine.Transport, Profiles: first(r.cfg.Engine.Profiles), Suites: r.cfg.Engine.Suites,
 		},
+		Tags:    r.cfg.Tags,
 		Backend: Echo(),
 		OnReady: func(Standing) { once.Do(func() { close(ready) }) },
 		Logger:  r.log,

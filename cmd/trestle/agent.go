@@ -60,6 +60,7 @@ Exit codes: 0 drained, 1 could not run, 2 wrong usage.`,
 			&cli.StringFlag{Name: "header-file", Usage: "send the fields in `FILE`, as in \"Authorization: Bearer ...\", one a line, with each request to the agent, and for a card at its host; only its owner may have access to it", TakesFile: true},
 			&cli.DurationFlag{Name: "timeout", Value: relay.DefaultAgentTimeout, Usage: "give the agent `D` for an answer, but for streams"},
 			&cli.DurationFlag{Name: "stream-idle", Usage: "give a stream up that says nothing for `D`; 0 never does"},
+			documentFlag(),
 			drainFlag(),
 		}, append(protocolFlags("the agent speaks `PROTOCOL`: a2a, acp or slim"), dialFlags()...)...), logFlags("info")...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -96,6 +97,9 @@ func agentConfig(cmd *cli.Command) (cfg relay.AgentConfig, err error) {
 		return cfg, usagef("--stream-idle: %v is negative", d)
 	}
 	if cfg.AGNTCY, cfg.Tags, err = protocol(cmd); err != nil {
+		return cfg, err
+	}
+	if cfg.Tags, err = documentTags(cmd, cfg.Tags); err != nil {
 		return cfg, err
 	}
 	if cfg.Name, err = agentName(cmd, "name"); err != nil {

@@ -14,6 +14,7 @@ import (
 	"github.com/urfave/cli/v3"
 
 	"github.com/trestle-npamp/trestle/carriage"
+	"github.com/trestle-npamp/trestle/carriage/document"
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
@@ -64,6 +65,7 @@ Exit codes:
 			&cli.StringFlag{Name: "agent", Required: true, Usage: "the agent to reach, `NAME`"},
 			&cli.StringFlag{Name: "label", Usage: "label the request with `EFFECT`, or with none for \"none\""},
 			&cli.StringFlag{Name: "method", Usage: "the operation `NAME`, needed only when standard input is empty"},
+			documentFlag(),
 			&cli.BoolFlag{Name: "frames", Usage: "take a stream, and write each of its events with its length"},
 			&cli.DurationFlag{Name: "timeout", Value: 10 * time.Minute, Usage: "give up after `D`; 0 is never, and the default with --frames"},
 			&cli.StringFlag{Name: "log-level", Value: "error", Usage: "lowest `LEVEL` that is logged: debug, info, warn or error"},
@@ -94,6 +96,7 @@ type caller struct {
 	engine    engine.Config
 	timeout   time.Duration
 	frames    bool
+	tags      *bridge.Tags
 	log       *slog.Logger
 
 	call   carriage.Call
@@ -131,6 +134,9 @@ func newCaller(cmd *cli.Command) (*caller, error) {
 		c.call.Label = &bridge.Label{Effect: effect}
 	}
 	if err := transport(cmd, &c.engine); err != nil {
+		return nil, err
+	}
+	if c.tags, err = documentTags(cmd, nil); err != nil {
 		return nil, err
 	}
 	if c.timeout < 0 {
@@ -182,7 +188,7 @@ func (c *caller) run(ctx context.Context, stdout io.Writer) error {
 		ctx, cancel = context.WithTimeout(ctx, c.timeout)
 		defer cancel()
 	}
-	b := carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(nil)}, Logger: c.log})
+	b := carriage.New(carriage.Config{Protocols: []carriage.Protocol{a2a.Protocol(nil)}, Tags: c.tags, Logger: c.log})
 	cfg := c.engine
 	cfg.Channels, cfg.Protocols = []engine.ChannelHandler{b}, b.Protocols()
 	cfg.Loops, cfg.Logger = 1, c.log
@@ -218,6 +224,9 @@ func (c *caller) run(ctx context.Context, stdout io.Writer) error {
 		}
 		return nil
 	}
+	if c.tags != nil && len(c.call.Foreign) == 0 {
+		return c.document(ctx, b, a, stdout)
+	}
 	if c.frames {
 		return c.stream(ctx, b, a, stdout)
 	}
@@ -234,6 +243,36 @@ func (c *caller) run(ctx context.Context, stdout io.Writer) error {
 	}
 	return nil
 }
+
+// document writes the document of a set, whose digest is right.
+func (c *caller) document(ctx context.Context, b *carriage.Bridge, a *engine.Association, stdout io.Writer) error {
+	r := document.NewReceiver(document.Config{MaxOctets: maxDocument, MaxProofs: document.MaxProofs, Timeout: -1, Verbatim: true})
+	set, err := r.Fetch(ctx, b, a, &c.call)
+	var foreign *carriage.ForeignError
+	var octets []byte
+	switch {
+	case errors.As(err, &foreign):
+		octets = foreign.Foreign
+	case err != nil:
+		return transportError(err, true)
+	default:
+		octets = set.Document
+	}
+	a.Close(0, "")
+	if c.frames {
+		octets = append(strconv.AppendInt(nil, int64(len(octets)), 10), "\n"+string(octets)+"\n"...)
+	}
+	if _, err := stdout.Write(octets); err != nil {
+		return fmt.Errorf("writing the document: %w", err)
+	}
+	if foreign != nil {
+		return &exitError{code: exitForeign}
+	}
+	return nil
+}
+
+// maxDocument is how many octets a document may have, with its proofs.
+const maxDocument = 256 << 20
 
 // stream writes each event of the reply as a frame.
 func (c *caller) stream(ctx context.Context, b *carriage.Bridge, a *engine.Association, stdout io.Writer) error {

@@ -3,6 +3,7 @@ package main
 import (
 	"fmt"
 	"net"
+	"strconv"
 	"strings"
 
 	"github.com/urfave/cli/v3"
@@ -10,6 +11,8 @@ import (
 	"github.com/trestle-npamp/trestle/crypto/identity"
 	"github.com/trestle-npamp/trestle/engine"
 	"github.com/trestle-npamp/trestle/profiles"
+	"github.com/trestle-npamp/trestle/wire"
+	"github.com/trestle-npamp/trestle/wire/bridge"
 	"github.com/trestle-npamp/trestle/wire/control"
 )
 
@@ -80,6 +83,29 @@ func dialFlags() []cli.Flag {
 		&cli.StringFlag{Name: "known-peers", Usage: "trust on first use: accept the relay by the key that --to has in `FILE`, and write down there the key of a new one", TakesFile: true},
 		identityFlag("identify with the key in `FILE` (see keygen); a fresh one without it"),
 	}, transportFlags()...)
+}
+
+// documentFlag is the number that has none assigned yet.
+func documentFlag() cli.Flag {
+	return &cli.StringFlag{Name: "document-binding", Usage: "carry cards as document sets, with their signatures as proofs, under the TLV `TYPE`, such as 0x40; all who take part must agree on it, and without it cards cross as plain octets"}
+}
+
+// documentTags adds what documentFlag says to the other numbers, nil for none.
+func documentTags(cmd *cli.Command, others *bridge.Tags) (*bridge.Tags, error) {
+	text := cmd.String("document-binding")
+	if text == "" {
+		return others, nil
+	}
+	n, err := strconv.ParseUint(text, 0, 16)
+	tags := new(bridge.Tags)
+	if others != nil {
+		*tags = *others
+	}
+	tags.DocumentBinding = wire.TLVType(n)
+	if err != nil || n == 0 || tags.Validate() != nil {
+		return nil, usagef("--document-binding: %q is no TLV type from 0x12 to 0xff that is free to use", text)
+	}
+	return tags, nil
 }
 
 // loadIdentity reads the key that --identity names; nil without one, for which

@@ -86,6 +86,7 @@ Exit codes: 0 drained, 1 could not serve, 2 wrong usage.`,
 			&cli.DurationFlag{Name: "keep-alive", Value: edge.DefaultKeepAlive, Usage: "send a comment to the caller of a stream that is silent for `D`; 0 never does"},
 			&cli.DurationFlag{Name: "timeout", Value: edge.DefaultTimeout, Usage: "give an agent `D` for its answer, but for streams"},
 			&cli.IntFlag{Name: "loops", Usage: "run `N` event loops; 0 is one a processor"},
+			documentFlag(),
 			drainFlag(),
 		}, append(append(protocolFlags("carry the `PROTOCOL` besides A2A: acp or slim"), transportFlags()...), logFlags("info")...)...),
 		Action: func(ctx context.Context, cmd *cli.Command) error {
@@ -119,6 +120,9 @@ func serveConfig(cmd *cli.Command) (cfg relay.Config, err error) {
 	}
 	cfg.Edge.Timeout = cfg.ReplyTimeout
 	if cfg.AGNTCY, cfg.Tags, err = protocol(cmd); err != nil {
+		return cfg, err
+	}
+	if cfg.Tags, err = documentTags(cmd, cfg.Tags); err != nil {
 		return cfg, err
 	}
 	switch d := cmd.Duration("keep-alive"); {

@@ -98,7 +98,8 @@ type Config struct {
 	ReplyTimeout time.Duration
 
 	// MaxWaiting bounds the octets of all streams together that wait at the relay for
-	// their callers, those over HTTP and those on the link each (256 MiB); a stream
+	// their callers, those over HTTP and those on the link each (256 MiB), and of all
+	// documents; a stream or document
 	// for which there is no room is cut.
 	MaxWaiting int64
 

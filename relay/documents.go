@@ -1,6 +1,8 @@
 package relay
 
 import (
+	"sync"
+
 	"github.com/trestle-npamp/trestle/carriage"
 	"github.com/trestle-npamp/trestle/carriage/document"
 	"github.com/trestle-npamp/trestle/engine"
@@ -43,12 +45,30 @@ func (f *forwarder) forwardDocument(r *carriage.Request, to *route) {
 			f.notForwarded(r, reply)
 			return
 		}
-		_ = document.Respond(r, s, carriage.SetOptions{}) // refuses what it can't carry
+		f.respondSet(r, s)
 		r.Release()
 	})
 	h.recycle()
 	if err != nil {
 		f.notForwarded(r, &carriage.Reply{Err: err})
+	}
+}
+
+// respondSet passes a set on. Its octets count until the caller's association has
+// taken them.
+func (f *forwarder) respondSet(r *carriage.Request, s *document.Set) {
+	n := len(s.Document)
+	for i := range s.Proofs {
+		n += len(s.Proofs[i].Octets)
+	}
+	if !f.waiting.Take(n) {
+		f.refuse(r, textBusy)
+		return
+	}
+	var once sync.Once
+	give := func(error) { once.Do(func() { f.waiting.Give(n) }) }
+	if err := document.Respond(r, s, carriage.SetOptions{Over: give}); err != nil {
+		give(err) // it was refused
 	}
 }
 

@@ -29,7 +29,7 @@ type forwarder struct {
 	mapping *a2a.Mapping
 	timeout time.Duration
 	replies *buf.Budget // what HTTP callers have not been sent yet
-	waiting *buf.Budget // events that wait for N-PAMP callers
+	waiting *buf.Budget // events and documents that wait for N-PAMP callers
 	drain   atomic.Bool
 
 	streamBuffer int             // octets of one stream that may wait for a caller

@@ -145,7 +145,7 @@ func New(cfg Config) (*Relay, error) {
 	f.bridge = r.bridge
 	docs := newDocs(bridgeConfig)
 	if docs != nil {
-		f.docs = document.NewReceiver(document.Config{MaxProofs: document.MaxProofs, Verbatim: true})
+		f.docs = document.NewReceiver(document.Config{MaxHeld: cfg.MaxWaiting, MaxProofs: document.MaxProofs, Verbatim: true})
 	}
 	r.disco = discovery.New(discovery.Config{
 		Advertise:  r.advertise,

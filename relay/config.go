@@ -98,9 +98,8 @@ type Config struct {
 	ReplyTimeout time.Duration
 
 	// MaxWaiting bounds the octets of all streams together that wait at the relay for
-	// their callers, those over HTTP and those on the link each (256 MiB), and of all
-	// documents; a stream or document
-	// for which there is no room is cut.
+	// their callers, those over HTTP and those on the link each (256 MiB), documents
+	// included; one for which there is no room is cut.
 	MaxWaiting int64
 
 	// StreamDrain is how long streams may go on after a shutdown has begun (2 s):

@@ -61,7 +61,7 @@ func serveBlockingBy(ctx context.Context, o bench.Options, in io.Reader, out io.
 			Certificates:           []tls.Certificate{cert},
 			MinVersion:             tls.VersionTLS13,
 			NextProtos:             []string{"n-pamp/2"},
-			CurvePreferences:       []tls.CurveID{tls.X25519}, // as ours: the handshake inside makes the other exchange
+			CurvePreferences:       []tls.CurveID{tls.X25519, tls.CurveP256}, // as ours: the handshake inside makes the other exchange
 			SessionTicketsDisabled: true,
 		}
 	}

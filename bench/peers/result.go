@@ -150,20 +150,23 @@ func figuresOf(t *turn) *figures {
 
 // compare says how we stand to a peer.
 func compare(mine, its *figures) ratio {
-	r := ratio{
-		P50:    over(float64(its.P50), float64(mine.P50)),
-		P99:    over(float64(its.P99), float64(mine.P99)),
-		Memory: over(its.Resident, mine.Resident),
-	}
 	n := min(len(mine.samples), len(its.samples))
-	var rates, cpus []float64
+	var rates, cpus, p50s, p99s []float64
 	for i := range n {
 		a, b := mine.samples[i], its.samples[i]
 		rates = append(rates, over(a.Rate(), b.Rate()))
 		cpus = append(cpus, over(bench.CostOf(b.Server, b.Server.Handled).CPU, bench.CostOf(a.Server, a.Server.Handled).CPU))
+		// Of all rounds together, one in which the machine stood still for a while
+		// would decide.
+		x, y := a.Main.Latency(), b.Main.Latency()
+		p50s = append(p50s, over(float64(y.P50), float64(x.P50)))
+		p99s = append(p99s, over(float64(y.P99), float64(x.P99)))
 	}
-	r.Rate, r.CPU = rounded(middle(rates), 2), rounded(middle(cpus), 2)
-	return r
+	return ratio{
+		Rate: rounded(middle(rates), 2), CPU: rounded(middle(cpus), 2),
+		P50: rounded(middle(p50s), 2), P99: rounded(middle(p99s), 2),
+		Memory: over(its.Resident, mine.Resident),
+	}
 }
 
 func over(a, b float64) float64 {

@@ -49,13 +49,12 @@ func (s *switchboard) dial(ctx context.Context, lost *assoc.Association) (*assoc
 
 // redialled is a stream that a test reads through any number of associations.
 type redialled struct {
-	t        *testing.T
-	board    *switchboard
-	client   *carriage.Bridge
-	pair     *nptest.Pair
-	peer     *peer // the producer's side, without rules
-	s        *carriage.Stream
-	onRelink func(*nptest.Options)
+	t      *testing.T
+	board  *switchboard
+	client *carriage.Bridge
+	pair   *nptest.Pair
+	peer   *peer // the producer's side, without rules
+	s      *carriage.Stream
 }
 
 // redialling begins a stream on a producer that the test plays.

@@ -65,7 +65,7 @@ func TestCCSTREAM5_2_ReservedFlags(t *testing.T) {
 	pair.Settle()
 	s.ends(t, "b")
 
-	pair, b, p, producer, _ := producing(t, resumable)
+	pair, b, _, producer, _ := producing(t, resumable)
 	must(t, producer.TrySend([]byte("a")))
 	pair.Settle()
 	pair.Cut(nil)
@@ -109,14 +109,14 @@ func TestCCSTREAM6_1_FlagOnDataAndEnd(t *testing.T) {
 
 // CC-STREAM 6.2: a stream is asked for again from its first event by cursor 0.
 func TestCCSTREAM6_2_CursorZeroIsTheStart(t *testing.T) {
-	pair, b, p, producer, h := producing(t, resumable)
+	pair, b, _, producer, h := producing(t, resumable)
 	for _, e := range []string{"a", "b"} {
 		must(t, producer.TrySend([]byte(e)))
 	}
 	pair.Settle()
 	pair.Cut(nil)
 	pair.Settle()
-	pair, p = relink(t, b)
+	pair, p := relink(t, b)
 	p.send(t, resume("1", 0, ""))
 	pair.Settle()
 	ms := p.take(t)
@@ -177,13 +177,13 @@ func TestCCSTREAM6_3_ExactlyOneOutcome(t *testing.T) {
 // CC-STREAM 6.3: from the beginning again only upon a fresh request, which the handler
 // serves anew; never as the answer to a resume.
 func TestCCSTREAM6_3_RestartTakesAFreshRequest(t *testing.T) {
-	pair, b, p, producer, h := producing(t, resumable)
+	pair, b, _, producer, h := producing(t, resumable)
 	must(t, producer.TrySend([]byte("a")))
 	pair.Settle()
 	b.ForgetRetained()
 	pair.Cut(nil)
 	pair.Settle()
-	pair, p = relink(t, b)
+	pair, p := relink(t, b)
 	p.send(t, resume("1", 1, ping1))
 	pair.Settle()
 	transport(t, p.one(t), "1", bridge.CodeNotResumable)
@@ -255,10 +255,9 @@ func TestCCSTREAM9_EventsAreOpaque(t *testing.T) {
 // pile up, however many a peer opens.
 func TestCCSTREAM12_RetentionDoesNotPileUp(t *testing.T) {
 	h := &streamed{t: t, o: resumable}
-	_, b, p := serving(t, config(h))
+	_, b, _ := serving(t, config(h))
 	for i := range 300 {
-		pair, q := relink(t, b)
-		p = q
+		pair, p := relink(t, b)
 		id := fmt.Sprint(i)
 		p.send(t, request(id, `{"jsonrpc":"2.0","id":`+id+`,"method":"m"}`))
 		pair.Settle()

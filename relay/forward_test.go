@@ -138,8 +138,11 @@ func TestOutcomesOfWhatHadLeft(t *testing.T) {
 // answer: requests that wait for their answers keep no other caller out. The agent's
 // side has room for as many as the edge.
 func TestBodiesAreNotHeldForTheAnswer(t *testing.T) {
-	const callers, size = 20, 4<<20 - 1<<10
-	r := startRelay(t, Config{Edge: edge.Config{MaxBuffered: 3 * size}})
+	callers, size := 20, 4<<20-1<<10
+	if raceEnabled { // where such messages take long
+		callers, size = 6, 1<<20
+	}
+	r := startRelay(t, Config{Edge: edge.Config{MaxBuffered: 3 * int64(size)}})
 	answer := make(chan struct{})
 	release := sync.OnceFunc(func() { close(answer) })
 	defer release()
@@ -167,7 +170,10 @@ func TestBodiesAreNotHeldForTheAnswer(t *testing.T) {
 // More than may wait to be sent to an agent at one time waits at the edge, and is
 // not refused.
 func TestLargeRequestsWaitForRoom(t *testing.T) {
-	const callers, size = 32, 2 << 20
+	callers, size := 32, 2<<20
+	if raceEnabled { // where such messages take long
+		callers = 6
+	}
 	r := startRelay(t, Config{})
 	startHTTP(t, r, "a", http.HandlerFunc(func(w http.ResponseWriter, req *http.Request) {
 		body := read(t, req)

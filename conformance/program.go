@@ -34,7 +34,8 @@ type Command struct {
 
 // ProgramBackend plays a script against the trestle binary, over loopback. The peers
 // are raw: they take and send whatever the script says. A responder is "trestle
-// agent" in front of an HTTP agent that does as the script's application, an
+// agent" in front of an HTTP agent (of A2A, or of ACP where the script carries
+// AGNTCY) that does as the script's application, an
 // originator is "trestle call", one process a call, and a relay is "trestle serve".
 //
 // What a program does not tell is not compared: the effect and label of what an HTTP
@@ -215,8 +216,13 @@ func (b *ProgramBackend) listen(peer string, more ...engine.ChannelHandler) erro
 // startAgent starts "trestle agent" between the peer, which takes it as a relay
 // would, and an HTTP agent that does as the script says.
 func (b *ProgramBackend) startAgent() error {
-	if len(b.s.Carries) != 1 || b.s.Carries[0].Mapping != "A2A" {
-		return errors.New("trestle agent carries A2A")
+	args := []string{"agent", "--name", agentName}
+	switch c := b.s.Carries; {
+	case len(c) == 1 && c[0].Mapping == "A2A":
+	case len(c) == 1 && c[0].Mapping == "AGNTCY":
+		args = append(args, "--protocol", "acp", "--protocol-id", strconv.Itoa(int(c[0].ID)))
+	default:
+		return errors.New("trestle agent carries A2A or ACP")
 	}
 	var held *discovery.Discovery
 	held = discovery.New(discovery.Config{
@@ -232,7 +238,7 @@ func (b *ProgramBackend) startAgent() error {
 	b.web = &http.Server{Handler: http.HandlerFunc(b.serveHTTP)}
 	b.serve.Go(func() { _ = b.web.Serve(l) })
 	b.url = "http://" + l.Addr().String() + "/"
-	p, err := b.start("", "agent", "--name", agentName, "--to", b.addr, "--upstream", b.url)
+	p, err := b.start("", append(args, "--to", b.addr, "--upstream", b.url)...)
 	if err != nil {
 		return err
 	}
@@ -416,6 +422,7 @@ func (b *ProgramBackend) Finish() error {
 // post is a message that the HTTP agent got and has not answered.
 type post struct {
 	body    []byte
+	method  []byte                                // of ACP: verb and target
 	answer  chan func(w http.ResponseWriter) bool // false: the answer is complete
 	gone    <-chan struct{}
 	streams bool
@@ -427,11 +434,16 @@ func (b *ProgramBackend) serveHTTP(w http.ResponseWriter, r *http.Request) {
 	body, err := io.ReadAll(io.LimitReader(r.Body, maxPost))
 	// A card is asked for by its path, on the link by a method and no message (D24).
 	card := r.Method == http.MethodGet && strings.HasSuffix(r.URL.Path, "/agent-card.json")
-	if err != nil || r.Method != http.MethodPost && !card {
+	acp := b.s.Carries[0].Mapping == "AGNTCY"
+	if err != nil || r.Method != http.MethodPost && !card && !acp {
 		w.WriteHeader(http.StatusNotFound)
 		return
 	}
-	p := &post{body: body, answer: make(chan func(http.ResponseWriter) bool), gone: r.Context().Done()}
+	var method []byte
+	if acp {
+		method = []byte(r.Method + " " + r.URL.RequestURI())
+	}
+	p := &post{body: body, method: method, answer: make(chan func(http.ResponseWriter) bool), gone: r.Context().Done()}
 	b.change(func() { b.posts = append(b.posts, p) })
 	for {
 		select {
@@ -509,7 +521,7 @@ func (b *ProgramBackend) sees(st *Step) error {
 			return err
 		}
 	}
-	return st.Check(&Seen{Kind: st.Object, Foreign: p.body, Content: -1})
+	return st.Check(&Seen{Kind: st.Object, Method: p.method, Foreign: p.body, Content: -1})
 }
 
 // post is the message that a step is about.
@@ -542,7 +554,16 @@ func (b *ProgramBackend) answer(st *Step) error {
 	switch st.Verb {
 	case "responds", "fails":
 		return b.do(p, func(w http.ResponseWriter) bool {
-			w.Header().Set("Content-Type", "application/json")
+			if len(st.Foreign) > 0 {
+				w.Header().Set("Content-Type", "application/json")
+			}
+			if st.Method != nil { // ACP's status
+				status, err := strconv.Atoi(string(st.Method))
+				if err != nil || status < 200 || status > 599 {
+					status = http.StatusInternalServerError
+				}
+				w.WriteHeader(status)
+			}
 			_, _ = w.Write(st.Foreign)
 			return false
 		})

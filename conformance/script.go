@@ -202,8 +202,7 @@ type parser struct {
 	strict bool
 
 	step   *Step
-	digits strings.Builder // beside the present field
-	beside []beside        // of all fields of the present step
+	beside []beside // of all fields of the present step
 }
 
 // beside are the octets that stand beside a field.
@@ -610,7 +609,7 @@ func setNot(s *Script, w *words) error {
 		return fmt.Errorf("there is no backend %q", name)
 	}
 	if !w.is("because") || w.empty() {
-		return errors.New("the reason is missing: because ...")
+		return errors.New("the reason is missing: because WORDS")
 	}
 	var reason []string
 	for _, t := range w.rest {
@@ -630,7 +629,7 @@ var steps map[string]map[string]readStep
 var appFields = map[string][]string{
 	"app sees":      {"corr", "method", "effect", "label", "foreign", "content", "media"},
 	"app responds":  {"corr", "foreign", "content", "media", "method"},
-	"app fails":     {"corr", "foreign"},
+	"app fails":     {"corr", "foreign", "method"},
 	"app refuses":   {"corr"},
 	"app streams":   {"corr", "content", "media"},
 	"app event":     {"corr", "foreign"},
@@ -781,7 +780,7 @@ func readRefused(_ *Script, st *Step, w *words) (err error) {
 		return nil
 	}
 	if !w.is("is") || !w.is("refused:") {
-		return errors.New("is refused: is missing")
+		return errors.New("what it says when it is refused is missing")
 	}
 	st.Object = "refused"
 	st.Text, err = w.plain("text")

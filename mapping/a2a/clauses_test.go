@@ -136,86 +136,6 @@ const (
 	done    = `{"jsonrpc":"2.0","id":"s","result":{"kind":"status-update","taskId":"t","contextId":"c","final":true,"status":{"state":"completed"}}}`
 )
 
-// MAP-A2A 14: the exchanges that a conformance suite should record, octet for octet,
-// with the caller's side and the agent's. A plaintext is
-//
-//	0010 length  protocol kind content flags  corr_len corr  method_len method
-//	0011 000b  version control flags event_id      (StreamControl)
-//	0013 length  effect scope_len                  (SafetyLabel)
-//	the JSON-RPC object
-func TestMapA2A14_RecordedExchanges(t *testing.T) {
-	const (
-		send      = `{"jsonrpc":"2.0","id":"m1","method":"message/send","params":{"message":{"messageId":"a","role":"user","parts":[{"kind":"text","text":"hi"}]}}}`
-		sent      = `{"id":"m1","jsonrpc":"2.0","result":{"kind":"message","messageId":"b","role":"agent","parts":[]}}`
-		get       = `{"jsonrpc":"2.0","id":7,"method":"tasks/get","params":{"id":"t"}}`
-		got       = `{"jsonrpc":"2.0","id":7,"result":{"kind":"task","id":"t","status":{"state":"working"}}}`
-		notFound  = `{"jsonrpc":"2.0","id":7,"error":{"code":-32001,"message":"Task not found","data":[{"taskId":"t"}]}}`
-		cancel    = `{"jsonrpc":"2.0","id":8,"method":"tasks/cancel","params":{"id":"t"}}`
-		cancelled = `{"jsonrpc":"2.0","id":8,"result":{"kind":"task","id":"t","status":{"state":"canceled"}}}`
-	)
-	for name, x := range map[string]struct {
-		request, reply string // frames
-		answer         string
-		fails          bool
-		effect         bridge.Effect // that the agent has to assume
-		noLabel        bool
-	}{
-		"message/send": {
-			"0100 0010 0016 02 01 01 00 04'\"m1\"' 0c'message/send' 0013 0002 02 00 '" + send + "'",
-			"0101 0010 000a 02 02 01 00 04'\"m1\"' 00 '" + sent + "'", sent, false, bridge.NonIdempotentWrite, false,
-		},
-		"tasks/get": {
-			"0100 0010 0010 02 01 01 00 01'7' 09'tasks/get' 0013 0002 00 00 '" + get + "'",
-			"0101 0010 0007 02 02 01 00 01'7' 00 '" + got + "'", got, false, bridge.ReadOnly, false,
-		},
-		"tasks/get of no task": {
-			"0100 0010 0010 02 01 01 00 01'7' 09'tasks/get' 0013 0002 00 00 '" + get + "'",
-			"0102 0010 0007 02 04 01 00 01'7' 00 '" + notFound + "'", notFound, true, bridge.ReadOnly, false,
-		},
-		"tasks/cancel": {
-			"0100 0010 0013 02 01 01 00 01'8' 0c'tasks/cancel' 0013 0002 02 00 '" + cancel + "'",
-			"0101 0010 0007 02 02 01 00 01'8' 00 '" + cancelled + "'", cancelled, false, bridge.NonIdempotentWrite, false,
-		},
-		"tasks/cancel without a label": {
-			"0100 0010 0013 02 01 01 00 01'8' 0c'tasks/cancel' '" + cancel + "'",
-			"0101 0010 0007 02 02 01 00 01'8' 00 '" + cancelled + "'", cancelled, false, bridge.Destructive, true,
-		},
-	} {
-		t.Run(name, func(t *testing.T) {
-			object := []byte(x.request[strings.Index(x.request, "'{")+1 : len(x.request)-1])
-			p, b, f := asking(t, nil)
-			var reply carriage.Reply
-			_, err := b.Start(p.Client.Association, &carriage.Call{Protocol: bridge.ProtocolA2A, NoLabel: x.noLabel, Foreign: object},
-				carriage.CompletionFunc(func(r *carriage.Reply) { reply = *r; reply.Foreign = bytes.Clone(r.Foreign) }))
-			must(t, err)
-			p.Settle()
-			f.wrote(t, x.request)
-			f.says(t, x.reply)
-			p.Settle()
-			if reply.Err != nil || string(reply.Foreign) != x.answer || (reply.Kind == bridge.KindError) != x.fails {
-				t.Errorf("%v %v %q", reply.Err, reply.Kind, reply.Foreign)
-			}
-
-			var effect bridge.Effect
-			var saw string
-			q, _, c := agent(t, nil, carriage.HandlerFunc(func(r *carriage.Request) {
-				effect, saw = r.Effect(), string(r.Foreign())
-				answer := r.Respond
-				if x.fails {
-					answer = r.Fail
-				}
-				must(t, answer([]byte(x.answer)))
-			}))
-			c.says(t, x.request)
-			q.Settle()
-			c.wrote(t, x.reply)
-			if effect != x.effect || saw != string(object) {
-				t.Errorf("effect %v of %q", effect, saw)
-			}
-		})
-	}
-}
-
 const streamRequest = `{"jsonrpc":"2.0","id":"s","method":"message/stream","params":{}}`
 
 // frames of one stream under the correlation id "s", with its quotes.
@@ -227,37 +147,6 @@ func endFrame(id int, flags int, event string) string {
 }
 
 const streamFrame = "0100 0010 0017 02 01 01 00 03'\"s\"' 0e'message/stream' 0013 0002 02 00 '" + streamRequest + "'"
-
-// MAP-A2A 6, 14: each event is one STREAM_DATA with StreamControl, the terminal one
-// the STREAM_END with the final bit, and the consumer's stream is over with it.
-func TestMapA2A6_RecordedStream(t *testing.T) {
-	p, b, f := asking(t, nil)
-	got := new(collected)
-	_, err := b.StartStream(p.Client.Association, &carriage.Call{Protocol: bridge.ProtocolA2A, Foreign: []byte(streamRequest)}, nil, got)
-	must(t, err)
-	p.Settle()
-	f.wrote(t, streamFrame)
-	f.says(t, dataFrame(1, 0, working), dataFrame(2, 0, working), endFrame(3, 0, done), dataFrame(4, 0, working))
-	p.Settle()
-	if got.ends != 1 || got.reply.Kind != bridge.KindEnd || got.last != done || len(got.events) != 2 || got.events[1] != working {
-		t.Errorf("%+v", got)
-	}
-	f.wrote(t)
-	if s := b.Stats(); s.RepliesUnknown != 1 {
-		t.Errorf("what follows the end: %+v", s)
-	}
-
-	q, _, c := agent(t, nil, carriage.HandlerFunc(func(r *carriage.Request) {
-		s, err := r.Stream(carriage.StreamOptions{})
-		must(t, err)
-		must(t, s.TrySend([]byte(working)))
-		must(t, s.TrySend([]byte(working)))
-		must(t, s.End([]byte(done)))
-	}))
-	c.says(t, streamFrame)
-	q.Settle()
-	c.wrote(t, dataFrame(1, 0, working), dataFrame(2, 0, working), endFrame(3, 0, done))
-}
 
 // pouring is an agent that has begun a stream and lost its association after events.
 func pouring(t *testing.T, o carriage.RetainLimits, events int) (*carriage.Bridge, *carriage.Producer) {

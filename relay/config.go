@@ -1,6 +1,6 @@
 // Package relay joins agents and those who call them: agents dial it and
-// announce themselves, callers name the agent they want, and A2A messages cross
-// octet for octet in between.
+// announce themselves, callers name the agent they want, and messages cross octet for
+// octet in between: A2A's, and with Config.AGNTCY those of ACP and SLIM.
 //
 //	HTTP caller --- edge ---+                    +--- Agent --- upstream --- HTTP agent
 //	                        |--- Relay (routes) -|

@@ -1,7 +1,8 @@
 // Package upstream is the way out of the link to an agent that speaks A2A over
 // HTTP: it POSTs a JSON-RPC message exactly as it came and hands back the
 // agent's answer exactly as it was sent: in one piece, or as a stream of
-// Server-Sent Events.
+// Server-Sent Events. Do does the same with plain HTTP operations, whose bodies and
+// answers it does not look into.
 //
 // What it never does is part of its contract: it follows no redirect, asks for
 // no compression and accepts none, sends no header that a caller chose (D21),

@@ -39,7 +39,7 @@ type Command struct {
 // originator is "trestle call", one process a call, and a relay is "trestle serve".
 //
 // What a program does not tell is not compared: the effect and label of what an HTTP
-// agent gets, and counters.
+// agent gets, what a document set has besides its document, and counters.
 type ProgramBackend struct {
 	s   *Script
 	cmd Command
@@ -224,6 +224,7 @@ func (b *ProgramBackend) startAgent() error {
 	default:
 		return errors.New("trestle agent carries A2A or ACP")
 	}
+	args = append(args, b.tags()...)
 	var held *discovery.Discovery
 	held = discovery.New(discovery.Config{
 		Advertise: func(a *engine.Association, _ *disco.Filter) []disco.Record { return held.Records(a) },
@@ -392,9 +393,9 @@ func (b *ProgramBackend) Do(st *Step) error {
 		return nil // nobody tells
 	case "app sees":
 		return b.sees(st)
-	case "app responds", "app fails", "app refuses", "app streams", "app event", "app ends":
+	case "app responds", "app fails", "app refuses", "app streams", "app event", "app ends", "app presents":
 		return b.answer(st)
-	case "app calls", "app opens", "app notifies":
+	case "app calls", "app opens", "app notifies", "app fetches":
 		return b.ask(st)
 	case "app cancels":
 		return b.of(st, func(p *process) error { return p.cmd.Process.Signal(os.Interrupt) })
@@ -552,6 +553,11 @@ func (b *ProgramBackend) answer(st *Step) error {
 		_ = http.NewResponseController(w).Flush()
 	}
 	switch st.Verb {
+	case "presents":
+		if len(st.Proofs) > 0 {
+			return errors.New("an HTTP agent has its proofs in the card")
+		}
+		fallthrough
 	case "responds", "fails":
 		return b.do(p, func(w http.ResponseWriter) bool {
 			if len(st.Foreign) > 0 {
@@ -680,6 +686,14 @@ func (p *process) line() (line string, err error) {
 	return line, err
 }
 
+// tags are the flags for configured numbers.
+func (b *ProgramBackend) tags() []string {
+	if n := b.s.Tags.DocumentBinding; n != 0 {
+		return []string{"--document-binding", strconv.Itoa(int(n))}
+	}
+	return nil
+}
+
 // ask starts a call.
 func (b *ProgramBackend) ask(st *Step) error {
 	if st.Object == "refused" {
@@ -700,6 +714,7 @@ func (b *ProgramBackend) ask(st *Step) error {
 	if st.Verb == "opens" {
 		args = append(args, "--frames")
 	}
+	args = append(args, b.tags()...)
 	b.mu.Lock()
 	before := b.arrived
 	b.mu.Unlock()
@@ -764,8 +779,11 @@ func (b *ProgramBackend) gets(st *Step, p *process) error {
 	o := Outcome{Kind: "response"}
 	switch p.code {
 	case codeOK:
-		if p.frames {
+		switch {
+		case p.frames:
 			o.Kind = "end"
+		case st.Object == "set": // of which the document is written
+			o.Kind, o.Document, o.DocumentType, o.Proofs = "set", st.Document, st.DocumentType, st.Proofs
 		}
 	case codeForeign:
 		o.Kind = "error"

@@ -629,7 +629,7 @@ var steps map[string]map[string]readStep
 var appFields = map[string][]string{
 	"app sees":      {"corr", "method", "effect", "label", "foreign", "content", "media"},
 	"app responds":  {"corr", "foreign", "content", "media", "method"},
-	"app fails":     {"corr", "foreign", "method"},
+	"app fails":     {"corr", "foreign", "content", "media", "method"},
 	"app refuses":   {"corr"},
 	"app streams":   {"corr", "content", "media"},
 	"app event":     {"corr", "foreign"},

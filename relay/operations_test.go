@@ -9,6 +9,7 @@ import (
 	"net/http/httptest"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -463,7 +464,7 @@ func TestOperationsHaveTheTimeTheyAreGiven(t *testing.T) {
 		<-release
 		respond(w, 409, "\"late\"")
 	})
-	startOperations(t, r, "never", nil, agntcy.ACP, upstream.Config{Timeout: 30 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
+	startOperations(t, r, "never", nil, agntcy.ACP, upstream.Config{Timeout: 500 * time.Millisecond}, func(w http.ResponseWriter, r *http.Request) {
 		<-r.Context().Done()
 	})
 	answers := make(chan answerOf, 2)
@@ -486,6 +487,54 @@ func TestOperationsHaveTheTimeTheyAreGiven(t *testing.T) {
 	})
 	for _, path := range []string{"/runs/1/wait", "/unknown/wait"} {
 		do(t, "GET", agentURL(short, "never")+path, "", nil).want(t, 504, "outcome unknown")
+	}
+}
+
+// Browsers let any page POST to this machine what a form could send, and nothing at
+// all, without asking first: that must not reach an agent. Who is no browser, or a page
+// of the edge's own origin, is not in question, and JSON from elsewhere is asked about.
+func TestPagesOfOtherOriginsSendNothing(t *testing.T) {
+	r := startRelay(t, Config{AGNTCY: agntcyMapping(t, agntcy.ACP), Tags: opaqueTags})
+	var reached atomic.Int32
+	startOperations(t, r, "acp", opaqueTags, agntcy.ACP, upstream.Config{}, func(w http.ResponseWriter, r *http.Request) {
+		reached.Add(1)
+		w.WriteHeader(204)
+	})
+	own := "http://" + r.HTTPAddr().String()
+	for _, c := range []struct {
+		verb, contentType, body, name, value string
+		want                                 int
+	}{
+		{"POST", "", "", "Sec-Fetch-Site", "cross-site", 403},
+		{"POST", "", "", "Sec-Fetch-Site", "same-site", 403},
+		{"POST", "", "", "Origin", "https://elsewhere.example", 403},
+		{"POST", "", "", "Origin", "null", 403},
+		{"POST", "text/plain", "{}", "Sec-Fetch-Site", "cross-site", 403},
+		{"POST", "text/plain;application/json", "{}", "Origin", "https://elsewhere.example", 403},
+		{"POST", "", "", "Sec-Fetch-Site", "same-origin", 204},
+		{"POST", "", "", "Sec-Fetch-Site", "none", 204},
+		{"POST", "", "", "Origin", own, 204},
+		{"POST", "text/plain", "{}", "Accept", "*/*", 204},
+		{"POST", "application/json", "{}", "Origin", "https://elsewhere.example", 204},
+		{"OPTIONS", "", "", "Origin", "https://elsewhere.example", 405},
+	} {
+		request, err := http.NewRequest(c.verb, agentURL(r, "acp")+"/runs/1/cancel", strings.NewReader(c.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		if c.contentType != "" {
+			request.Header.Set("Content-Type", c.contentType)
+		}
+		request.Header.Set(c.name, c.value)
+		reached.Store(0)
+		answer, err := http.DefaultClient.Do(request)
+		if err != nil {
+			t.Fatal(err)
+		}
+		_ = answer.Body.Close()
+		if answer.StatusCode != c.want || reached.Load() == 1 != (c.want == 204) {
+			t.Errorf("%+v: %d, reached the agent %d times", c, answer.StatusCode, reached.Load())
+		}
 	}
 }
 

@@ -42,6 +42,9 @@ func (x *exchange) operation() error {
 	if _, _, _, ok := agntcy.SplitACP(method); !ok {
 		return &Fault{Status: http.StatusBadRequest, Code: bridge.CodeEnvelopeMalformed, Text: "the path or the query could be taken for another"}
 	}
+	if x.unasked() {
+		return &Fault{Status: http.StatusForbidden, Text: "pages of other origins may not send this"}
+	}
 	if encoding := x.r.Header.Get("Content-Encoding"); encoding != "" && !strings.EqualFold(encoding, "identity") {
 		return &Fault{Status: http.StatusUnsupportedMediaType, Code: bridge.CodeEnvelopeMalformed, Text: "compressed bodies are not accepted"}
 	}
@@ -78,6 +81,16 @@ func (x *exchange) operation() error {
 	}
 	defer release(reply)
 	return x.tell(reply.Status, reply.MediaType, reply.Body, reply.Error)
+}
+
+var crossOrigin http.CrossOriginProtection
+
+// unasked says that a browser sends this for a page of another origin, and did not ask
+// before whether it may: a POST without a body, or of a type that forms have. All else
+// that changes anything it asks about (by OPTIONS, which is refused), whatever JSON is
+// sent to A2A too.
+func (x *exchange) unasked() bool {
+	return x.r.Method == http.MethodPost && !media.IsJSON(x.r.Header.Get("Content-Type")) && crossOrigin.Check(x.r) != nil
 }
 
 // declared is the media type of a body with this Content-Type field; nil for one that

@@ -233,13 +233,25 @@ func scheme(algorithm string) (profiles.Scheme, bool) {
 // card is what was received, whole; s is one of its Signatures, or a detached proof's
 // (ParseSignature). Errors: ErrCard, ErrAlgorithm, ErrSignature.
 func Verify(card []byte, s *Signature, key identity.PublicKey) error {
-	want, known := scheme(s.Algorithm)
-	if !known || key.IsZero() || key.Scheme() != want {
+	if !s.isOf(key) {
 		return ErrAlgorithm
 	}
 	payload, err := Payload(card)
 	if err != nil {
 		return err
+	}
+	return s.verify(payload, key)
+}
+
+// isOf says that the signature is of the kind that the key makes.
+func (s *Signature) isOf(key identity.PublicKey) bool {
+	want, known := scheme(s.Algorithm)
+	return known && !key.IsZero() && key.Scheme() == want
+}
+
+func (s *Signature) verify(payload []byte, key identity.PublicKey) error {
+	if !s.isOf(key) {
+		return ErrAlgorithm
 	}
 	if !key.Verify(input(s.protected, payload), s.signature) {
 		return ErrSignature
@@ -247,12 +259,20 @@ func Verify(card []byte, s *Signature, key identity.PublicKey) error {
 	return nil
 }
 
+// MaxClaims is how many of a card's signatures VerifyAny checks.
+const MaxClaims = 16
+
 // VerifyAny returns the first of a card's signatures that is by a trusted key. trusted
 // returns the key that is trusted for what a header claims, of which nothing is
 // checked yet: with a zero key the signature is passed over. ErrNoSignature says that
-// none was found; it wraps what was wrong with those that claimed a trusted key.
+// none was found; it wraps what was wrong with those that claimed a trusted key. After
+// MaxClaims of those it looks no further: anybody can write any number of them.
 func VerifyAny(card []byte, trusted func(h *Header) identity.PublicKey) (*Signature, error) {
 	all, err := Signatures(card)
+	if err != nil {
+		return nil, err
+	}
+	payload, err := Payload(card)
 	if err != nil {
 		return nil, err
 	}
@@ -265,11 +285,13 @@ func VerifyAny(card []byte, trusted func(h *Header) identity.PublicKey) (*Signat
 		if key.IsZero() {
 			continue
 		}
-		if err := Verify(card, s, key); err != nil {
-			why = append(why, err)
-			continue
+		err := s.verify(payload, key)
+		if err == nil {
+			return s, nil
 		}
-		return s, nil
+		if why = append(why, err); len(why) > MaxClaims {
+			break
+		}
 	}
 	return nil, errors.Join(why...)
 }

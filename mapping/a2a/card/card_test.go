@@ -309,6 +309,28 @@ func TestVerifyAny(t *testing.T) {
 	}
 }
 
+// What a card costs its reader is bounded: a false claim to a trusted key is cheaper to
+// write than to check.
+func TestVerifyAnyChecksSoManyClaims(t *testing.T) {
+	k := key(t, profiles.Ed25519, "k")
+	forged := `{"protected":"` + b64(`{"alg":"EdDSA","kid":"key-0"}`) + `","signature":"` + b64(strings.Repeat("x", 64)) + `"}`
+	for claims, want := range map[int]error{MaxClaims - 1: nil, MaxClaims: ErrNoSignature} {
+		card := []byte(served)
+		for range claims {
+			var err error
+			if card, err = Attach(card, []byte(forged)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		card = signed(t, string(card), k)
+		asked := 0
+		_, err := VerifyAny(card, func(*Header) identity.PublicKey { asked++; return k.Public() })
+		if !errors.Is(err, want) || asked != MaxClaims {
+			t.Errorf("%d false claims: %v, asked for %d keys", claims, err, asked)
+		}
+	}
+}
+
 // A signed card's set has each signature as a proof under its code point, and the card
 // as it is (MAP-A2A 7, CC-DOC 6.4).
 func TestMAPA2A7_SignaturesAsDetachedProofs(t *testing.T) {

@@ -254,7 +254,7 @@ func TestWhatIsNoOperation(t *testing.T) {
 	startOperations(t, r, "acp", nil, agntcy.ACP, upstream.Config{}, func(w http.ResponseWriter, r *http.Request) {
 		t.Errorf("the agent was asked for %s", r.RequestURI)
 	})
-	for _, path := range []string{"/runs/", "//runs", "/runs/%2e%2e/threads", "/runs/%2F", "/runs/%00", "/runs/a%5Cb", "/runs/%25"} {
+	for _, path := range []string{"/runs/", "//runs", "/runs/%2e%2e/threads", "/runs/%2F", "/runs/%00", "/runs/a%5Cb", "/runs/%25", "/r%75ns/1", "/runs/%7E", "/runs;x/1"} {
 		do(t, "GET", agentURL(r, "acp")+path, "", nil).want(t, 400, "EnvelopeMalformed")
 	}
 	do(t, "GET", agentURL(r, "acp")+"/runs/"+strings.Repeat("x", 246), "", nil).want(t, 414, "255 octets")

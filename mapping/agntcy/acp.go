@@ -72,8 +72,10 @@ var (
 // and its query, views of method. ok says that it has the form of one: a verb of
 // capitals, one space, and an absolute path whose segments are what they look like.
 // That leaves out empty and dot segments and whatever hides one: an escaped slash,
-// dot, backslash or percent sign; so no server on the way takes the path for another
-// one.
+// backslash or percent sign, and escapes of what needs none, letters and dots among
+// it. It leaves out semicolons too, behind which some servers look for parameters, and
+// not for a part of the path. So no server on the way takes the path for another one,
+// and one operation has one name, to which its effect and the rules of a policy hold.
 func SplitACP(method []byte) (verb, path, query []byte, ok bool) {
 	verb, target, found := bytes.Cut(method, []byte(" "))
 	if !found || len(verb) == 0 || len(target) < 2 || target[0] != '/' {
@@ -126,18 +128,27 @@ func validText(s []byte, query bool) bool {
 			}
 			switch v := byte(hi<<4 | lo); {
 			case query:
-			case v < ' ', v == 0x7F, v == '/', v == '\\', v == '.', v == '%':
+			case v < ' ', v == 0x7F, v == '/', v == '\\', v == '%', unreserved(v):
 				return false
 			}
 			i += 2
-		case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
-		case query && (c == '/' || c == '?'):
-		case bytes.IndexByte([]byte("-._~!$&'()*+,;=:@"), c) >= 0:
+		case unreserved(c):
+		case query && (c == '/' || c == '?' || c == ';'):
+		case bytes.IndexByte([]byte("!$&'()*+,=:@"), c) >= 0:
 		default:
 			return false
 		}
 	}
 	return true
+}
+
+// unreserved says that an escape of c means the same as c (RFC 3986 2.3).
+func unreserved(c byte) bool {
+	switch {
+	case c >= 'a' && c <= 'z', c >= 'A' && c <= 'Z', c >= '0' && c <= '9':
+		return true
+	}
+	return c == '-' || c == '.' || c == '_' || c == '~'
 }
 
 func hexDigit(c byte) int {

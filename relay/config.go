@@ -120,7 +120,7 @@ type Access struct {
 	Agent string
 	// Protocol is the foreign protocol.
 	Protocol bridge.ProtocolID
-	// Method is the operation's name.
+	// Method is the operation's name; of ACP's its verb, path and query.
 	Method string
 	// Effect is what the request may do, at the least (D15).
 	Effect bridge.Effect

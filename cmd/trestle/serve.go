@@ -56,7 +56,9 @@ crosses whole. SLIM's calls come over N-PAMP alone.
 
 What callers may do is decided by --policy: the first rule that matches, else the default.
 Every list in a rule is optional, effects are those of what an operation does at worst,
-and * in methods and agents stands for anything. What is denied never reaches an agent.
+and * in methods and agents stands for anything. The method of an ACP operation is its verb,
+path and query, so that "POST /runs" alone is not "POST /runs?x=1", and "POST /runs*" is both.
+What is denied never reaches an agent.
 
    {"default": "deny", "reason": "not allowed here", "rules": [
      {"decision": "allow", "effects": ["read_only"]},

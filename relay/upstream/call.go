@@ -194,7 +194,14 @@ func (c *Client) roundTrip(ctx context.Context, method, target, accept string, r
 	// A reader of our own leaves the request without GetBody, so that the
 	// transport can't send it a second time on its own account.
 	var content io.Reader
-	if r != nil {
+	switch {
+	case r == nil:
+	case len(r.Body) == 0 && method != http.MethodGet:
+		// This gives "Content-Length: 0". With a reader there would be an empty chunked
+		// body, which some servers take for the next request. The transport repeats by
+		// itself only what reads alone, and none of these.
+		content = http.NoBody
+	default:
 		content = struct{ io.Reader }{bytes.NewReader(r.Body)}
 	}
 	request, err := http.NewRequestWithContext(ctx, method, target, content)

@@ -169,6 +169,7 @@ var decided = map[string]bool{
 	"Accept": true, "Accept-Encoding": true, "Connection": true, "Content-Encoding": true, "Content-Length": true,
 	"Content-Type": true, "Expect": true, "Host": true, "Keep-Alive": true, "Proxy-Connection": true, "Te": true,
 	"Trailer": true, "Transfer-Encoding": true, "Upgrade": true, "A2a-Version": true,
+	"Idempotency-Key": true, "X-Idempotency-Key": true, // with these the transport sends again by itself
 }
 
 // New checks the configuration; it contacts nobody.

@@ -481,6 +481,42 @@ func TestStaleConnectionNeverExecutesTwice(t *testing.T) {
 	t.Logf("%d of 1000 requests met a closing connection", failures)
 }
 
+// An operation without a body has none on the wire, not an empty chunked one, and is
+// not sent a second time on a connection that was kept.
+func TestOperationsWithoutABody(t *testing.T) {
+	for _, verb := range []string{"POST", "PUT", "PATCH", "DELETE", "GET"} {
+		var asked atomic.Int32
+		server := httptest.NewServer(http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+			if r.ContentLength != 0 || len(r.TransferEncoding) != 0 || r.Header.Get("Content-Type") != "" {
+				t.Errorf("%s: %d octets, %v", verb, r.ContentLength, r.TransferEncoding)
+			}
+			if asked.Add(1) > 1 {
+				conn, _, err := w.(http.Hijacker).Hijack()
+				if err != nil {
+					t.Error(err)
+					return
+				}
+				_ = conn.Close()
+				return
+			}
+			w.WriteHeader(204)
+		}))
+		c := newClient(t, Config{URL: server.URL, IdleTimeout: time.Minute})
+		o := &Operation{Verb: verb, Target: "/x", Effect: bridge.NonIdempotentWrite}
+		answer, err := c.Do(t.Context(), o)
+		if err != nil {
+			t.Fatalf("%s: %v", verb, err)
+		}
+		answer.Release()
+		var told *Error
+		if _, err := c.Do(t.Context(), o); !errors.As(err, &told) || !told.Unknown || asked.Load() != 2 {
+			t.Errorf("%s: %v, asked %d times", verb, err, asked.Load())
+		}
+		c.Close()
+		server.Close()
+	}
+}
+
 // What a second attempt may repeat: nothing that had left, but for a read.
 func TestSecondAttempts(t *testing.T) {
 	for name, c := range map[string]struct {

@@ -37,7 +37,7 @@ func TestConfigurationsPrintNoSecret(t *testing.T) {
 	cert := tls.Certificate{PrivateKey: ed25519.NewKeyFromSeed(seed)}
 	e := engine.Config{Identity: carelessKey{key.Public(), credential}, Certificate: &cert}
 	up := upstream.Config{
-		URL: "https://user:" + credential[10:] + "@agent.example/a2a", Header: http.Header{"Authorization": {credential}},
+		URL: "https://user:" + credential[10:] + "@agent.example/a2a?key=" + credential[10:], Header: http.Header{"Authorization": {credential}},
 		TLS: &tls.Config{Certificates: []tls.Certificate{cert}},
 	}
 	client, err := upstream.New(up)

@@ -277,14 +277,23 @@ func parseURL(s string) (*url.URL, error) {
 func (c Config) Format(f fmt.State, _ rune) {
 	at := "no URL"
 	if u, err := url.Parse(c.URL); err == nil {
-		at = u.Redacted()
+		at = redacted(u)
 	}
 	fmt.Fprintf(f, "upstream.Config(%s, redacted)", at)
 }
 
+// redacted is a URL without its password and without its query, where keys stand too.
+func redacted(u *url.URL) string {
+	without := *u
+	if without.RawQuery != "" {
+		without.RawQuery = "redacted"
+	}
+	return without.Redacted()
+}
+
 // Format prints where the agent is and no credential, whatever the verb.
 func (c *Client) Format(f fmt.State, _ rune) {
-	fmt.Fprintf(f, "upstream.Client(%s, redacted)", c.endpoint.Redacted())
+	fmt.Fprintf(f, "upstream.Client(%s, redacted)", redacted(c.endpoint))
 }
 
 // countedConn counts the octets that may have left, so that a failed request can

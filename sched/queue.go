@@ -120,8 +120,8 @@ type Source interface {
 	Fill(dst []byte) []byte
 	// Next is told that the frame has left, and says what the one after it is: its
 	// type and the size of its plaintext in octets; with ok false there is none for
-	// now, and the flow is not in the queue any more. Next may push frames of other
-	// flows, and must not take anything out of the queue.
+	// now, and nothing of the source's is in the queue any more. Next may push frames
+	// of other flows, and must not take anything out of the queue.
 	Next() (t wire.FrameType, n int, ok bool)
 }
 
@@ -211,7 +211,8 @@ func (q *Queue) Push(f *Frame) {
 // Offer puts a flow that has nothing queued in for a frame of n plaintext octets, which
 // its Source keeps until it is the frame's turn: Peek returns a frame that says
 // Offered then, whose plaintext Fill of the flow's Source gives, and when it has been
-// sent Next follows. It counts for no octets of the queue.
+// sent Next follows. It counts for no octets of the queue. Frames that are pushed
+// behind it leave once the Source has no more.
 func (q *Queue) Offer(fl *Flow, ch wire.Channel, t wire.FrameType, n int) {
 	invariant.Check(fl.head == nil && fl.Source != nil, "sched: offered for a flow that has no source, or frames queued")
 	fl.own = Frame{Channel: ch, Type: t, Flow: fl, size: measured(n), offered: true}
@@ -226,14 +227,12 @@ func (q *Queue) Next(f *Frame) {
 	invariant.Check(f.offered && fl.head == f, "sched: a frame that was not offered, or not the next one")
 	ln, size := fl.lane, f.size
 	t, n, ok := fl.Source.Next()
-	fl.deficit -= size
-	ln.deficit -= size
 	if !ok {
-		q.leave(fl)
-		q.frames--
-		fl.empty()
+		q.out(fl)
 		return
 	}
+	fl.deficit -= size
+	ln.deficit -= size
 	f.Type, f.size = t, measured(n)
 	fl.size = f.size
 	ln.stale = true
@@ -256,8 +255,12 @@ func (q *Queue) Pop() *Frame {
 	if ln == nil {
 		return nil
 	}
-	fl := ln.flows.first.flow
-	f := fl.head
+	return q.out(ln.flows.first.flow)
+}
+
+// out takes out the first frame of the flow whose turn it is.
+func (q *Queue) out(fl *Flow) *Frame {
+	ln, f := fl.lane, fl.head
 	fl.head = f.next
 	f.next, f.state = nil, frameOwned
 	fl.frames--

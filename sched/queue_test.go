@@ -694,6 +694,27 @@ func TestQueueOfferCountsNoOctets(t *testing.T) {
 	}
 }
 
+// Frames behind what was offered leave when their flow's source has no more, and
+// none of them is lost.
+func TestQueueFramesBehindAnOffer(t *testing.T) {
+	var q Queue
+	k := &keeper{sizes: []int{1000, 2000}}
+	k.flow.Source = k
+	q.Offer(&k.flow, wire.ChannelBridge, wire.FirstChannelType, 1000)
+	q.Push(makeFrame(wire.ChannelBridge, 0, &k.flow, wire.HeaderLen+10))
+	q.Push(makeFrame(wire.ChannelBridge, wire.FlagURG, &k.flow, wire.HeaderLen+20))
+	q.Push(makeFrame(wire.ChannelBridge, 0, nil, wire.HeaderLen+30))
+	var mine []int
+	for range 5 {
+		if fl, n := q.take(t); fl == &k.flow {
+			mine = append(mine, n)
+		}
+	}
+	if !slices.Equal(mine, []int{1000, 2000, 10, 20}) || q.Octets() != 0 || k.flow.Len() != 0 || k.flow.Octets() != 0 {
+		t.Errorf("left %v; still queued %d octets", mine, q.Octets())
+	}
+}
+
 // What pushes while it is asked for more does not disturb its turn.
 func TestQueuePushFromNext(t *testing.T) {
 	var q Queue

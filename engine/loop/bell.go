@@ -24,8 +24,8 @@ type bell struct {
 // ring is the other end of the loop's bell. Loop only.
 func (l *eventLoop) ring() {
 	if !l.rung {
-		l.rung = true
-		_, _ = unix.Write(l.rope, []byte{0})
+		_, err := unix.Write(l.rope, []byte{0})
+		l.rung = err == nil // otherwise the next tick rings again
 	}
 }
 

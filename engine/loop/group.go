@@ -63,6 +63,7 @@ type Group struct {
 	client *gnet.Client
 	origin time.Time
 	log    *slog.Logger
+	part   partLimits
 
 	mu       sync.Mutex
 	loops    map[gnet.EventLoop]*eventLoop
@@ -91,6 +92,7 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 		origin: time.Now(),
 		log:    cfg.Logger,
 		loops:  make(map[gnet.EventLoop]*eventLoop),
+		part:   defaultPart,
 	}
 	var err error
 	if g.notify, err = newNotifier(); err != nil {
@@ -426,8 +428,8 @@ func (l *eventLoop) end(k *link, read error) {
 		return
 	}
 	if ended {
-		if len(out) > 0 && !acked(k.a) {
-			k.part()
+		// What says why may have been sent in an earlier turn.
+		if !acked(k.a) && k.part() {
 			return
 		}
 		_ = l.el.Close(k.c) // runs OnClose; gnet tries once more to send what it holds

@@ -16,15 +16,22 @@ import (
 // the peer's next write fail before it looks at what has arrived. So the connection
 // of an association that has said its last words is shut for sending first, and
 // what the peer still sends is read and dropped until the peer closes its side.
-const (
-	// partWait bounds how long that takes, and how long the last words may take to
-	// leave.
-	partWait = 5 * time.Second
-	// closeWait bounds how long the end of the loops waits for all that part.
-	closeWait = time.Second
-	// partOctets bounds what is dropped meanwhile.
-	partOctets = 16 << 20
-)
+//
+// That takes a descriptor, which counts for no association any more, so those that
+// part are few: peers that make faults as fast as they can must not take all there
+// are. Beyond that a connection is closed at once.
+type partLimits struct {
+	// wait bounds how long that takes, and how long the last words may take to leave.
+	wait time.Duration
+	// close bounds how long the end of the loops waits for all that part.
+	close time.Duration
+	// octets bounds what is dropped meanwhile.
+	octets int
+	// most bounds how many connections part at a time.
+	most int
+}
+
+var defaultPart = partLimits{wait: 5 * time.Second, close: time.Second, octets: 16 << 20, most: 1024}
 
 // parting is a connection after its association's last words. Loop only.
 type parting struct {
@@ -35,17 +42,20 @@ type parting struct {
 }
 
 // part begins the end of k's connection. Nothing more is sent on it but what gnet
-// still holds.
-func (k *link) part() {
+// still holds. It reports false when too many part already.
+func (k *link) part() bool {
+	if !k.l.g.parts() {
+		return false
+	}
 	p := &parting{k: k}
 	p.timer.Owner = p
 	k.parting = p
 	if k.records != nil {
 		k.records.release() // what comes is not read, and close_notify was sent
 	}
-	k.l.g.parted(+1)
-	k.l.wheel.Start(&p.timer, k.l.now+partWait)
+	k.l.wheel.Start(&p.timer, k.l.now+k.l.g.part.wait)
 	p.proceed()
+	return true
 }
 
 // proceed shuts the sending side once everything has left.
@@ -66,7 +76,7 @@ func (p *parting) proceed() {
 // drop counts n octets as read in vain and reports whether that is enough.
 func (p *parting) drop(n int) bool {
 	p.dropped += n
-	return p.dropped > partOctets
+	return p.dropped > p.k.l.g.part.octets
 }
 
 // HandleExpire runs on the loop.
@@ -75,7 +85,7 @@ func (p *parting) HandleExpire(time.Duration) { _ = p.k.l.el.Close(p.k.c) }
 // over is called when the connection is closed.
 func (p *parting) over() {
 	p.k.l.wheel.Stop(&p.timer)
-	p.k.l.g.parted(-1)
+	p.k.l.g.parted()
 }
 
 // acked tells that the peer has read everything that this side had to say.
@@ -84,11 +94,22 @@ func acked(a *assoc.Association) bool {
 	return errors.As(a.Err(), &e) && e.Acked
 }
 
-// parted counts the connections that part.
-func (g *Group) parted(n int) {
+// parts counts a connection that is to part, if there are not too many.
+func (g *Group) parts() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	g.partings += n
+	if g.partings >= g.part.most {
+		return false
+	}
+	g.partings++
+	return true
+}
+
+// parted says that one has.
+func (g *Group) parted() {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	g.partings--
 	if g.partings == 0 && g.alone != nil {
 		close(g.alone)
 		g.alone = nil
@@ -97,7 +118,7 @@ func (g *Group) parted(n int) {
 
 // waitParted waits for the connections that part.
 func (g *Group) waitParted() {
-	limit := time.NewTimer(closeWait)
+	limit := time.NewTimer(g.part.close)
 	defer limit.Stop()
 	g.mu.Lock()
 	loops := make([]*eventLoop, 0, len(g.loops))

@@ -24,6 +24,7 @@ type partRig struct {
 	g     *Group
 	s     *Server
 	key   identity.PrivateKey
+	stood chan *assoc.Association
 	ended chan error
 }
 
@@ -38,24 +39,27 @@ func newPartRig(t *testing.T) *partRig {
 	if err != nil {
 		t.Fatal(err)
 	}
+	g.part.wait, g.part.close = time.Minute, time.Minute // for a busy machine
 	ln, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	r := &partRig{t: t, g: g, key: key, ended: make(chan error, 1)}
+	r := &partRig{t: t, g: g, key: key, stood: make(chan *assoc.Association, 8), ended: make(chan error, 8)}
 	r.s = &Server{
 		Group: g, Handshakes: NewHandshakes(0, 0),
 		NewMachine: func(net.Addr) (*handshake.Machine, error) {
 			return handshake.NewServer(handshake.Config{Identity: key, VerifyPeer: anyKey})
 		},
 		Start: func(role assoc.Role, res handshake.Result, local, remote net.Addr) (*assoc.Association, error) {
-			return assoc.New(assoc.Options{
+			a := assoc.New(assoc.Options{
 				Conn: conn.Config{
-					Role: role, Profile: res.Profile, Suite: res.Suite, Send: res.Send, Recv: res.Recv, NoHello: true,
+					Role: role, Profile: res.Profile, Suite: res.Suite, Send: res.Send, Recv: res.Recv, NoHello: true, CloseWait: time.Millisecond,
 					Channels: []wire.Channel{wire.ChannelMemory}, PeerChannels: []wire.Channel{wire.ChannelMemory},
 				},
 				OnEnd: func(a *assoc.Association) { r.ended <- a.Err() },
-			}, g.Now()), nil
+			}, g.Now())
+			r.stood <- a
+			return a, nil
 		},
 	}
 	r.s.Serve(ln)
@@ -123,6 +127,15 @@ func readWhole(t *testing.T, r io.Reader) wire.Frame {
 	return f
 }
 
+// fail sends a fault and waits until it has ended the association.
+func (r *partRig) fail(p *peer) {
+	r.t.Helper()
+	if _, err := p.Write(p.fault(r.t)); err != nil {
+		r.t.Fatal(err)
+	}
+	<-r.ended
+}
+
 // fault is a frame that does not authenticate.
 func (p *peer) fault(t *testing.T) []byte {
 	t.Helper()
@@ -134,8 +147,8 @@ func (p *peer) fault(t *testing.T) []byte {
 	return b
 }
 
-// lastWords reads what the server says to a fault: ERROR, CLOSE, end of file.
-func (p *peer) lastWords(t *testing.T) {
+// lastWords reads what the server says at the end: ERROR, CLOSE, end of file.
+func (p *peer) lastWords(t *testing.T, code control.ErrorCode) {
 	t.Helper()
 	for _, want := range []wire.FrameType{wire.TypeError, wire.TypeClose} {
 		f := readWhole(t, p)
@@ -144,7 +157,7 @@ func (p *peer) lastWords(t *testing.T) {
 			t.Fatalf("%v, want %v: %v", f.Header().Type(), want, err)
 		}
 		if want == wire.TypeError {
-			if r, err := control.ParseErrorReport(text); err != nil || r.Code != control.CodeCrypto {
+			if r, err := control.ParseErrorReport(text); err != nil || r.Code != code {
 				t.Errorf("ERROR says %v, %v", r.Code, err)
 			}
 		}
@@ -154,14 +167,21 @@ func (p *peer) lastWords(t *testing.T) {
 	}
 }
 
+func (r *partRig) partings() int {
+	r.g.mu.Lock()
+	defer r.g.mu.Unlock()
+	return r.g.partings
+}
+
 func (r *partRig) eventuallyAlone() {
 	r.t.Helper()
-	partings := func() int {
-		r.g.mu.Lock()
-		defer r.g.mu.Unlock()
-		return r.g.partings
-	}
-	nptest.Eventually(r.t, func() bool { return partings() == 0 }, func() any { return partings() })
+	nptest.Eventually(r.t, func() bool { return r.partings() == 0 }, func() any { return r.partings() })
+}
+
+// eventuallyClosed waits until what p writes meets nobody.
+func (p *peer) eventuallyClosed(t *testing.T) {
+	t.Helper()
+	nptest.Eventually(t, func() bool { _, err := p.Write([]byte{0}); return err != nil }, func() any { return "it takes octets" })
 }
 
 // The connection of an association that ended in a fault is not reset while the
@@ -170,33 +190,27 @@ func (r *partRig) eventuallyAlone() {
 func TestPart_PeerThatStillWritesReadsTheReason(t *testing.T) {
 	r := newPartRig(t)
 	p := r.dial()
-	if _, err := p.Write(p.fault(t)); err != nil {
-		t.Fatal(err)
-	}
-	<-r.ended
+	r.fail(p)
 	for range 8 { // much later than the fault, and all of it unread when that was found
 		if _, err := p.Write(make([]byte, 1<<20)); err != nil {
 			t.Fatal(err)
 		}
 	}
-	p.lastWords(t)
+	p.lastWords(t, control.CodeCrypto)
 	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
 	r.eventuallyAlone()
 }
 
-// A peer that goes on writing whatever it is told is cut off after partOctets.
+// A peer that goes on writing whatever it is told is cut off after so many octets.
 func TestPart_EndsAfterOctets(t *testing.T) {
 	r := newPartRig(t)
 	p := r.dial()
-	if _, err := p.Write(p.fault(t)); err != nil {
-		t.Fatal(err)
-	}
-	<-r.ended
+	r.fail(p)
 	var err error
 	written := 0
-	for b := make([]byte, 1<<20); err == nil && written < 8*partOctets; written += len(b) {
+	for b := make([]byte, 1<<20); err == nil && written < 8*defaultPart.octets; written += len(b) {
 		_, err = p.Write(b)
 	}
 	if err == nil || isTimeout(err) {
@@ -205,17 +219,57 @@ func TestPart_EndsAfterOctets(t *testing.T) {
 	r.eventuallyAlone()
 }
 
-// A peer that neither writes nor closes is cut off after partWait.
+// A peer that neither writes nor closes is cut off after a while.
 func TestPart_EndsAfterTime(t *testing.T) {
 	r := newPartRig(t)
+	r.g.part.wait = 100 * time.Millisecond
 	p := r.dial()
-	if _, err := p.Write(p.fault(t)); err != nil {
+	r.fail(p)
+	p.lastWords(t, control.CodeCrypto)
+	r.eventuallyAlone()
+	p.eventuallyClosed(t) // and not only shut
+}
+
+// What was said in an earlier turn and not acknowledged are last words too.
+func TestPart_PeerThatDoesNotAcknowledge(t *testing.T) {
+	r := newPartRig(t)
+	p := r.dial()
+	(<-r.stood).Close(control.CodePolicy, "")
+	<-r.ended
+	for range 8 {
+		if _, err := p.Write(make([]byte, 1<<20)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.lastWords(t, control.CodePolicy)
+	if err := p.Close(); err != nil {
 		t.Fatal(err)
 	}
-	p.lastWords(t)
 	r.eventuallyAlone()
-	// It is closed now and not only shut: what is written meets nobody.
-	nptest.Eventually(t, func() bool { _, err := p.Write([]byte{0}); return err != nil }, func() any { return "it takes octets" })
+}
+
+// Not more than so many connections part at a time; others are closed at once.
+func TestPart_NotTooMany(t *testing.T) {
+	r := newPartRig(t)
+	r.g.part.most = 1
+	first, second := r.dial(), r.dial()
+	r.fail(first)
+	first.lastWords(t, control.CodeCrypto)
+	r.fail(second)
+	second.eventuallyClosed(t)
+	if n := r.partings(); n != 1 {
+		t.Errorf("%d part", n)
+	}
+	if err := first.Close(); err != nil {
+		t.Fatal(err)
+	}
+	r.eventuallyAlone()
+	third := r.dial()
+	r.fail(third)
+	third.lastWords(t, control.CodeCrypto)
+	if n := r.partings(); n != 1 {
+		t.Errorf("%d part later", n)
+	}
 }
 
 // Closing the loops waits for the last words, and no longer than they may take.
@@ -232,7 +286,10 @@ func TestPart_CloseOfTheGroupWaits(t *testing.T) {
 	if _, err := p.Write(make([]byte, 1<<20)); err != nil {
 		t.Fatal(err)
 	}
-	p.lastWords(t)
+	p.lastWords(t, control.CodeCrypto)
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
 	if err := <-closed; err != nil && !errors.Is(err, ErrGroupClosed) {
 		t.Error(err)
 	}

@@ -303,9 +303,10 @@ func (b *Bridge) Call(ctx context.Context, a *assoc.Association, c *Call) (*Repl
 	if err := ctx.Err(); err != nil {
 		return &Reply{Err: err}, err
 	}
-	w := &waitingCall{ended: make(chan struct{})}
+	w := waitingCalls.Get().(*waitingCall)
 	x, err := b.Start(a, c, w)
 	if err != nil {
+		waitingCalls.Put(w) // it is told nothing
 		return &Reply{Err: err}, err
 	}
 	select {
@@ -314,20 +315,86 @@ func (b *Bridge) Call(ctx context.Context, a *assoc.Association, c *Call) (*Repl
 		x.Abandon(ctx.Err())
 		<-w.ended
 	}
-	return &w.reply, w.reply.Err
+	r := w.reply
+	w.reply = nil
+	waitingCalls.Put(w)
+	return r, r.Err
 }
 
-// waitingCall is the Completion of a Call.
+// waitingCall is the Completion of a Call. It is told exactly once, and goes back to
+// the pool only once that was taken from ended: no completion of an earlier Call is
+// left that could wake a later one.
 type waitingCall struct {
-	reply Reply
-	ended chan struct{}
+	reply *Reply
+	ended chan struct{} // has room for the one completion, so that the loop never waits
 }
+
+var waitingCalls = sync.Pool{New: func() any { return &waitingCall{ended: make(chan struct{}, 1)} }}
 
 func (w *waitingCall) HandleReply(r *Reply) {
-	w.reply = *r
-	w.reply.Foreign = bytes.Clone(r.Foreign)
-	w.reply.MediaType, w.reply.Method = bytes.Clone(r.MediaType), bytes.Clone(r.Method)
-	close(w.ended)
+	w.reply = r.clone()
+	w.ended <- struct{}{}
+}
+
+// Replies that are one object with their octets. With 64-bit pointers, and the 8 octets
+// that the runtime has in front of objects over 512, they have 192, 384, 640 and 1152
+// octets, which are sizes of its allocator.
+type (
+	reply88 struct {
+		Reply
+		octets [88]byte
+	}
+	reply280 struct {
+		Reply
+		octets [280]byte
+	}
+	reply528 struct {
+		Reply
+		octets [528]byte
+	}
+	reply1040 struct {
+		Reply
+		octets [1040]byte
+	}
+)
+
+// clone is a copy that owns its octets, in one allocation for a small reply and two for
+// a large one.
+func (r *Reply) clone() *Reply {
+	n := len(r.Foreign) + len(r.MediaType) + len(r.Method)
+	var c *Reply
+	var room []byte
+	switch {
+	case n == 0:
+		c = new(Reply)
+	case n <= len(reply88{}.octets):
+		x := new(reply88)
+		c, room = &x.Reply, x.octets[:0]
+	case n <= len(reply280{}.octets):
+		x := new(reply280)
+		c, room = &x.Reply, x.octets[:0]
+	case n <= len(reply528{}.octets):
+		x := new(reply528)
+		c, room = &x.Reply, x.octets[:0]
+	case n <= len(reply1040{}.octets):
+		x := new(reply1040)
+		c, room = &x.Reply, x.octets[:0]
+	default:
+		c, room = new(Reply), make([]byte, 0, n)
+	}
+	*c = *r
+	for _, v := range [...]*[]byte{&c.Foreign, &c.MediaType, &c.Method} {
+		if len(*v) == 0 {
+			if *v != nil {
+				*v = []byte{} // nothing, but given
+			}
+			continue
+		}
+		at := len(room)
+		room = append(room, *v...)
+		*v = room[at:len(room):len(room)]
+	}
+	return c
 }
 
 // Notify sends c as a notification. At the outbound limit it waits for room,
@@ -720,9 +787,11 @@ func (x Exchange) Abandon(err error) {
 	if err == nil {
 		err = context.Canceled
 	}
-	t := &abandonTask{x: x, err: err}
-	t.node.Owner = t
-	x.c.a.Post(&t.node) // if that fails the association has ended, and the exchange too
+	t := abandonTasks.Get().(*abandonTask)
+	t.x, t.err = x, err
+	if !x.c.a.Post(&t.node) {
+		t.recycle() // the association has ended, and the exchange too
+	}
 }
 
 type abandonTask struct {
@@ -731,11 +800,23 @@ type abandonTask struct {
 	err  error
 }
 
+var abandonTasks = sync.Pool{New: func() any {
+	t := new(abandonTask)
+	t.node.Owner = t
+	return t
+}}
+
+func (t *abandonTask) recycle() {
+	t.x, t.err = Exchange{}, nil
+	abandonTasks.Put(t)
+}
+
 // RunTask runs on the loop.
 func (t *abandonTask) RunTask() {
-	c := t.x.c
-	if s := c.slots.Resolve(t.x.token); s != nil && s.Value.state != exchangeAbandoned {
-		c.abandon(s.Value, t.err)
+	c, token, err := t.x.c, t.x.token, t.err
+	t.recycle()
+	if s := c.slots.Resolve(token); s != nil && s.Value.state != exchangeAbandoned {
+		c.abandon(s.Value, err)
 	}
 }
 

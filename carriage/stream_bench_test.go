@@ -22,17 +22,27 @@ func (c *counted) HandleReply(r *carriage.Reply) {
 	c.err = r.Err
 }
 
-// open opens n streams on a direct pair and returns their requests.
+// open opens n streams of a direct pair's server and returns their consumers.
 func open(tb testing.TB, n int, h func(r *carriage.Request)) (*direct, []*counted) {
+	tb.Helper()
+	return openTo(tb, assoc.Client, n, h)
+}
+
+// openTo is open for streams to either side.
+func openTo(tb testing.TB, consumer assoc.Role, n int, h func(r *carriage.Request)) (*direct, []*counted) {
 	tb.Helper()
 	cfg := config(carriage.HandlerFunc(h))
 	cfg.MaxInFlight = 1 << 16
 	b := carriage.New(cfg)
 	d := newDirect(tb, b, b)
+	a := d.client
+	if consumer == assoc.Server {
+		a = d.server
+	}
 	all := make([]*counted, n)
 	for i := range all {
 		all[i] = new(counted)
-		_, err := b.StartStream(d.client, &carriage.Call{Protocol: raw, Natural: fmt.Append(nil, i), Foreign: []byte("open")}, nil, all[i])
+		_, err := b.StartStream(a, &carriage.Call{Protocol: raw, Natural: fmt.Append(nil, i), Foreign: []byte("open")}, nil, all[i])
 		if err != nil {
 			tb.Fatal(err)
 		}
@@ -43,28 +53,30 @@ func open(tb testing.TB, n int, h func(r *carriage.Request)) (*direct, []*counte
 
 // In steady state an event costs neither side an allocation.
 func TestStreamEventAllocatesNothing(t *testing.T) {
-	for _, resumable := range []bool{false, true} {
-		var p *carriage.Producer
-		d, all := open(t, 1, func(r *carriage.Request) {
-			r.RetainEnvelope()
-			p, _ = r.Stream(carriage.StreamOptions{Resumable: resumable})
-			r.Release()
-		})
-		e := message(1024)
-		round := func() {
-			if err := p.TrySend(e); err != nil {
-				t.Fatal(err)
+	for _, consumer := range []assoc.Role{assoc.Client, assoc.Server} {
+		for _, resumable := range []bool{false, true} {
+			var p *carriage.Producer
+			d, all := openTo(t, consumer, 1, func(r *carriage.Request) {
+				r.RetainEnvelope()
+				p, _ = r.Stream(carriage.StreamOptions{Resumable: resumable})
+				r.Release()
+			})
+			e := message(1024)
+			round := func() {
+				if err := p.TrySend(e); err != nil {
+					t.Fatal(err)
+				}
+				d.step()
 			}
-			d.step()
-		}
-		for range 5000 {
-			round()
-		}
-		if n := testing.AllocsPerRun(2000, round); n != 0 && !raceEnabled {
-			t.Errorf("resumable %v: %v allocations an event", resumable, n)
-		}
-		if all[0].events != 7001 {
-			t.Errorf("%d events, %v", all[0].events, all[0].err)
+			for range 5000 {
+				round()
+			}
+			if n := testing.AllocsPerRun(2000, round); n != 0 && !raceEnabled {
+				t.Errorf("to a %v, resumable %v: %v allocations an event", consumer, resumable, n)
+			}
+			if all[0].events != 7001 {
+				t.Errorf("%d events, %v", all[0].events, all[0].err)
+			}
 		}
 	}
 }

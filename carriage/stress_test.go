@@ -146,17 +146,24 @@ type direct struct {
 	client, server *assoc.Association
 	up, down       []byte
 	now            time.Duration
+	woken          noTransport
 }
 
-type noTransport struct{}
+// noTransport has a place for the word that there is something to do.
+type noTransport chan struct{}
 
-func (noTransport) Wake()              {}
+func (woken noTransport) Wake() {
+	select {
+	case woken <- struct{}{}:
+	default:
+	}
+}
 func (noTransport) Buffered() int      { return 0 }
 func (noTransport) Now() time.Duration { return 0 }
 
 func newDirect(tb testing.TB, client, server assoc.ChannelHandler, edit ...func(*assoc.Options)) *direct {
 	tb.Helper()
-	d := &direct{now: time.Hour}
+	d := &direct{now: time.Hour, woken: make(noTransport, 1)}
 	side := func(role assoc.Role, h assoc.ChannelHandler) *assoc.Association {
 		o := options(h)
 		for _, f := range edit {
@@ -171,7 +178,7 @@ func newDirect(tb testing.TB, client, server assoc.ChannelHandler, edit ...func(
 		o.Conn.Send = schedule.NewRoot(profiles.SHA256, send, bytes.Clone(master))
 		o.Conn.Recv = schedule.NewRoot(profiles.SHA256, recv, bytes.Clone(master))
 		a := assoc.New(o, d.now)
-		if err := a.Start(d.now, noTransport{}, sched.NewWheel(time.Millisecond, d.now)); err != nil {
+		if err := a.Start(d.now, d.woken, sched.NewWheel(time.Millisecond, d.now)); err != nil {
 			tb.Fatal(err)
 		}
 		return a
@@ -232,21 +239,28 @@ func (p *ask) send(tb testing.TB) {
 
 // In steady state a request and its reply cost the responder no allocation.
 func TestInlineRequestAllocatesNothing(t *testing.T) {
-	c := new(ask)
-	b := carriage.New(config(carriage.HandlerFunc(func(r *carriage.Request) { _ = r.Respond(fixedReply) })))
-	d := newDirect(t, c, b)
-	round := func() {
-		c.send(t)
-		d.step()
-	}
-	for range 100 {
-		round()
-	}
-	if n := testing.AllocsPerRun(2000, round); n != 0 && !raceEnabled {
-		t.Errorf("%v allocations a request", n)
-	}
-	if c.answers != 2101 {
-		t.Errorf("%d answers, %+v", c.answers, b.Stats())
+	for _, serving := range []assoc.Role{assoc.Client, assoc.Server} {
+		c := new(ask)
+		b := carriage.New(config(carriage.HandlerFunc(func(r *carriage.Request) { _ = r.Respond(fixedReply) })))
+		var d *direct
+		if serving == assoc.Server {
+			d = newDirect(t, c, b)
+		} else {
+			d = newDirect(t, b, c)
+		}
+		round := func() {
+			c.send(t)
+			d.step()
+		}
+		for range 100 {
+			round()
+		}
+		if n := testing.AllocsPerRun(2000, round); n != 0 && !raceEnabled {
+			t.Errorf("%v allocations a request that a %v serves", n, serving)
+		}
+		if c.answers != 2101 {
+			t.Errorf("%d answers, %+v", c.answers, b.Stats())
+		}
 	}
 }
 
@@ -256,32 +270,34 @@ func TestExchangeAllocatesNothing(t *testing.T) {
 	var r *carriage.Request
 	b := carriage.New(config(carriage.HandlerFunc(func(x *carriage.Request) { x.Retain(); r = x })))
 	d := newDirect(t, b, b)
-	n := 0
-	done := carriage.CompletionFunc(func(reply *carriage.Reply) {
-		if reply.Err == nil {
-			n++
-		}
-	})
 	q := carriage.Call{Protocol: mcp, Foreign: message(512), Timeout: time.Minute}
-	round := func() {
-		if _, err := b.Start(d.client, &q, done); err != nil {
-			t.Fatal(err)
+	for _, a := range []*assoc.Association{d.client, d.server} {
+		n := 0
+		done := carriage.CompletionFunc(func(reply *carriage.Reply) {
+			if reply.Err == nil {
+				n++
+			}
+		})
+		round := func() {
+			if _, err := b.Start(a, &q, done); err != nil {
+				t.Fatal(err)
+			}
+			d.step()
+			if err := r.Respond(fixedReply); err != nil {
+				t.Fatal(err)
+			}
+			r.Release()
+			d.step()
 		}
-		d.step()
-		if err := r.Respond(fixedReply); err != nil {
-			t.Fatal(err)
+		for range 100 {
+			round()
 		}
-		r.Release()
-		d.step()
-	}
-	for range 100 {
-		round()
-	}
-	if got := testing.AllocsPerRun(1000, round); got != 0 && !raceEnabled {
-		t.Errorf("%v allocations an exchange", got)
-	}
-	if n != 1101 {
-		t.Errorf("%d replies, %+v", n, b.Stats())
+		if got := testing.AllocsPerRun(1000, round); got != 0 && !raceEnabled {
+			t.Errorf("%v allocations an exchange that a %v began", got, a.Role())
+		}
+		if n != 1101 {
+			t.Errorf("%d replies, %+v", n, b.Stats())
+		}
 	}
 }
 

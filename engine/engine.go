@@ -187,7 +187,7 @@ type Config struct {
 	// then names the channels they carry besides Control, Bridge and Discovery.
 	NoHello      bool
 	PeerChannels []wire.Channel
-	// Loops is the number of event loops; 0 means GOMAXPROCS.
+	// Loops is the number of event loops, 256 at most; 0 means GOMAXPROCS.
 	Loops int
 	// ReadBuffer is the size in octets of each loop's read buffer, rounded up to
 	// a power of two; 0 means 256 KiB.

@@ -35,6 +35,8 @@ const (
 	// Tick is the step of the timing wheels.
 	Tick = 100 * time.Millisecond
 
+	// maxLoops is how many loops gnet makes, whatever it is asked for.
+	maxLoops = 256
 	// scratchMin is the first size of a batch buffer.
 	scratchMin = 16 << 10
 	// scratchKeep is the largest batch buffer a loop keeps after a turn.
@@ -51,7 +53,7 @@ var ErrGroupClosed = errors.New("loop: event loops are closed")
 
 // GroupConfig makes a Group. Zero fields take defaults.
 type GroupConfig struct {
-	// Loops is the number of event loops; 0 means GOMAXPROCS.
+	// Loops is the number of event loops, 256 at most; 0 means GOMAXPROCS.
 	Loops int
 	// ReadBuffer is rounded up to a power of two.
 	ReadBuffer int
@@ -82,6 +84,7 @@ func NewGroup(cfg GroupConfig) (*Group, error) {
 	if cfg.Loops <= 0 {
 		cfg.Loops = runtime.GOMAXPROCS(0)
 	}
+	cfg.Loops = min(cfg.Loops, maxLoops)
 	if cfg.ReadBuffer <= 0 {
 		cfg.ReadBuffer = DefaultReadBuffer
 	}

@@ -34,6 +34,13 @@ type Buf struct {
 
 var pools [classes]sync.Pool
 
+// small is a Buf of the smallest class with its memory: many of those are made at a
+// time, when a queue of small frames fills for the first time.
+type small struct {
+	Buf
+	memory [MinClass]byte
+}
+
 // classOf returns the index of the smallest class that holds n octets, or
 // unpooled.
 func classOf(n int) int {
@@ -61,6 +68,12 @@ func Get(capacity int) *Buf {
 		b.released = false
 		b.B = b.base[:0]
 		return b
+	}
+	if c == 0 {
+		s := new(small)
+		s.base = s.memory[:]
+		s.B = s.base[:0]
+		return &s.Buf
 	}
 	base := make([]byte, MinClass<<(2*c))
 	return &Buf{B: base[:0], base: base, class: int8(c)}

@@ -74,6 +74,24 @@ func TestSteadyTrafficAllocatesNothing(t *testing.T) {
 	}
 }
 
+// A new buffer of the smallest class is one object, however many are out.
+func TestSmallBufIsOneObject(t *testing.T) {
+	pools[0] = sync.Pool{} // so that all are new
+	out := make([]*Buf, 0, 201)
+	if got := testing.AllocsPerRun(200, func() { out = append(out, Get(1)) }); got != 1 {
+		t.Errorf("%v allocations a buffer", got)
+	}
+	for i, b := range out {
+		b.B = append(b.B, byte(i), byte(i))
+	}
+	for i, b := range out {
+		if b.Cap() != MinClass || b.B[0] != byte(i) || b.B[1] != byte(i) {
+			t.Fatalf("buffer %d has %d of %d octets: %v", i, len(b.B), b.Cap(), b.B)
+		}
+		b.Release()
+	}
+}
+
 func TestBudget(t *testing.T) {
 	b := NewBudget(100)
 	if !b.Take(60) || b.Take(41) || !b.Take(40) || b.Take(1) || !b.Take(0) {

@@ -232,6 +232,7 @@ type Engine struct {
 	life       context.Context // ends when Shutdown begins
 	end        context.CancelFunc
 	shutdown   sync.Once
+	anybody    sync.Once // warns of dials without a rule
 	stopped    chan struct{}
 }
 
@@ -453,6 +454,11 @@ func (e *Engine) Dial(ctx context.Context, addr string, opts DialOptions) (*Asso
 	return d.Dial(ctx, addr, func(remote net.Addr) (*handshake.Machine, error) {
 		if !e.mayUse(remote) {
 			return nil, fmt.Errorf("%w: %v", ErrRawRemote, remote)
+		}
+		if peers == nil && isLoopback(remote) {
+			e.anybody.Do(func() {
+				e.log.Warn("no peer is configured: whoever answers at a loopback address is accepted", "remote", remote)
+			})
 		}
 		return handshake.NewClient(e.handshakeConfig(e.verifier(remote, peers)))
 	})

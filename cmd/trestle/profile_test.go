@@ -1,6 +1,8 @@
 package main
 
 import (
+	"io"
+	"net/http"
 	"os"
 	"path/filepath"
 	"strings"
@@ -21,6 +23,11 @@ func TestProfilesEndToEnd(t *testing.T) {
 	if len(handle) < 50 || handle[0] != 'b' {
 		t.Fatalf("%q is no handle", handle)
 	}
+	upstream := upstreamAgent(t, func(w http.ResponseWriter, r *http.Request) {
+		_, _ = io.Copy(io.Discard, r.Body)
+		w.Header().Set("Content-Type", "application/json")
+		_, _ = io.WriteString(w, `{"jsonrpc":"2.0","id":1,"result":{}}`)
+	})
 	for _, c := range []struct {
 		serve  []string
 		accept []string
@@ -45,6 +52,19 @@ func TestProfilesEndToEnd(t *testing.T) {
 			if got := trestle(t, helloRequest, args...); got.code != exitOK || !strings.Contains(got.out, `"hello"`) {
 				t.Errorf("serve %v, call --profile %s: %+v", c.serve, p, got)
 			}
+		}
+		// An agent of its own, at the relay's profile, which trusts it on first use.
+		profile := "standard"
+		if len(c.serve) > 0 {
+			profile = c.serve[1]
+		}
+		agent := start(t, "agent", "--name", "own", "--to", addr, "--profile", profile,
+			"--known-peers", filepath.Join(dir, profile+".known"), "--upstream", upstream)
+		if line := agent.line(); !strings.HasPrefix(line, "ready agent=own peer=") {
+			t.Errorf("serve %v, agent --profile %s: %q", c.serve, profile, line)
+		}
+		if got := trestle(t, helloRequest, "call", "--to", addr, "--agent", "own", "--profile", profile); got.code != exitOK {
+			t.Errorf("serve %v, call through agent --profile %s: %+v", c.serve, profile, got)
 		}
 		for _, p := range c.refuse {
 			if got := trestle(t, helloRequest, "call", "--to", addr, "--agent", "echo", "--profile", p); got.code != exitTransport || got.out != "" {

@@ -48,9 +48,9 @@ authenticates its callers:
 AGNTCY's protocols are carried besides A2A, as octets that nobody looks into, under an id
 that relay and agents agree on. With --protocol acp, what is asked of /agents/NAME/PATH is
 asked of the agent at PATH, for GET, POST, PUT, PATCH and DELETE: path, query, body, status
-and answer as they are. No header crosses. Bodies and answers are JSON, and of a stream the
-data of its events crosses; with --opaque-type they may be of any type, and a stream
-crosses whole. SLIM's calls come over N-PAMP alone.
+and answer as they are. Of headers the Content-Type alone crosses. Bodies and answers are
+JSON, and of a stream the data of its events crosses; with --opaque-type they may be of any
+type, and a stream crosses whole. SLIM's calls come over N-PAMP alone.
 
    trestle serve --protocol acp --protocol-id 0x10
 

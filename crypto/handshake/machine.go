@@ -422,7 +422,7 @@ func (m *Machine) receiveAuth(f wire.Frame) (peer identity.PublicKey, thCV sched
 // admit asks VerifyPeer.
 func (m *Machine) admit(peer identity.PublicKey) error {
 	if err := m.cfg.VerifyPeer(peer); err != nil {
-		return fmt.Errorf("%w: %w", ErrPeerRefused, err)
+		return fmt.Errorf("%w (%s): %w", ErrPeerRefused, peer.Handle(), err)
 	}
 	return nil
 }

@@ -40,6 +40,8 @@ type Server struct {
 
 	next    chan *pending // taken by whoever rests
 	resting atomic.Int32
+
+	refusals atomic.Uint64 // of peers
 }
 
 // Backoff of accept errors such as EMFILE.
@@ -143,7 +145,15 @@ func (s *Server) shake(p *pending) {
 	s.Handshakes.leave(p) // a completed one is no longer to be evicted
 	if err != nil {
 		_ = nc.Close()
-		s.Logger.Debug("handshake failed", "remote", remote, "error", err)
+		level := slog.LevelDebug
+		if errors.Is(err, handshake.ErrPeerRefused) {
+			// Somebody may have to be let in: the error names the key. A stranger can't
+			// fill the log: of refusals past the sixteenth each power of two is told.
+			if n := s.refusals.Add(1); n <= 16 || n&(n-1) == 0 {
+				level = slog.LevelWarn
+			}
+		}
+		s.Logger.Log(s.ctx, level, "handshake failed", "remote", remote, "error", err)
 		return
 	}
 	if _, err := est.stand(s.Group, s.Start, assoc.Server, nc.(*net.TCPConn)); err != nil {

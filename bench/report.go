@@ -10,6 +10,8 @@ import (
 	"time"
 
 	"github.com/klauspost/cpuid/v2"
+
+	"github.com/trestle-npamp/trestle/asm/aesgcm"
 )
 
 // Report is the result of one run.
@@ -96,6 +98,7 @@ type Machine struct {
 	CPUs     int    `json:"cpus"` // usable by this process
 	System   string `json:"system"`
 	Go       string `json:"go"`
+	AESGCM   string `json:"aes_gcm,omitempty"` // the implementation in use, as of package aesgcm
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
 }
@@ -107,6 +110,7 @@ func ThisMachine() Machine {
 		CPUs:   runtime.GOMAXPROCS(0),
 		System: runtime.GOOS + "/" + runtime.GOARCH,
 		Go:     runtime.Version(),
+		AESGCM: aesgcm.Implementation(),
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		m.Version = info.Main.Version
@@ -120,7 +124,11 @@ func ThisMachine() Machine {
 }
 
 func (m Machine) String() string {
-	return fmt.Sprintf("%d x %s, %s, %s", m.CPUs, m.CPU, m.System, m.Go)
+	s := fmt.Sprintf("%d x %s, %s, %s", m.CPUs, m.CPU, m.System, m.Go)
+	if m.AESGCM != "" {
+		s += ", AES-GCM " + m.AESGCM
+	}
+	return s
 }
 
 // nouns are what the scenarios count.

@@ -350,3 +350,78 @@ func TestStreams_FromManyGoroutines(t *testing.T) {
 		b.ForgetRetained()
 	}
 }
+
+// task is a streamed task that tasks/cancel ends, if nothing has before.
+type task struct{ streamed }
+
+func (x *task) ServeRequest(r *carriage.Request) {
+	if string(r.Method()) != "tasks/cancel" {
+		x.streamed.ServeRequest(r)
+		return
+	}
+	if x.one().End([]byte("canceled")) == nil {
+		must(x.t, r.Respond([]byte(`{"jsonrpc":"2.0","id":2,"result":"canceled"}`)))
+		return
+	}
+	must(x.t, r.Fail([]byte(`{"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"done"}}`)))
+}
+
+// L21: tasks/cancel crosses the completion of its task. The stream has one end and the
+// cancel one answer, which tell the same, and the link stays up.
+func TestL21_TasksCancelRaces(t *testing.T) {
+	cancelled, completed := 0, 0
+	for round := range 200 {
+		r := rand.New(rand.NewPCG(22, uint64(round)))
+		h := &task{streamed{t: t}}
+		server, client := carriage.New(config(h)), carriage.New(config(nil))
+		pair := nptest.NewPair(t, nptest.Options{
+			Client: options(client), Server: options(server),
+			Latency: time.Duration(1+r.IntN(5)) * time.Millisecond, Chunk: 1 + r.IntN(300),
+		})
+		s, _ := consume(t, client, pair.Client.Association, call(ping1), nil)
+		pair.Run(time.Duration(20+r.IntN(10)) * time.Millisecond)
+		total := r.IntN(10)
+		for n := range total {
+			must(t, h.one().TrySend(fmt.Append(nil, "e", n+1)))
+		}
+		// Which of the two comes first, and by how much, is left to the round.
+		var o outcome
+		ask := func() {
+			c := call(`{"jsonrpc":"2.0","id":2,"method":"tasks/cancel"}`)
+			c.Protocol = mcp
+			_, err := client.Start(pair.Client.Association, &c, &o)
+			must(t, err)
+		}
+		done := func() {
+			if err := h.one().End([]byte("completed")); err != nil && err != carriage.ErrStreamEnded {
+				t.Fatalf("round %d: %v", round, err)
+			}
+		}
+		first, second := ask, done
+		if r.IntN(3) == 0 {
+			first, second = done, ask
+		}
+		first()
+		pair.Run(time.Duration(r.IntN(8)) * time.Millisecond)
+		second()
+		pair.Run(time.Second)
+		if len(s.events) != total || s.n != 1 || o.n != 1 || len(h.over) != 1 {
+			t.Fatalf("round %d: %d of %d events, ended %d times, cancel answered %d times, over %v", round, len(s.events), total, s.n, o.n, h.over)
+		}
+		if o.Kind == bridge.KindResponse {
+			s.ends(t, "canceled")
+			cancelled++
+		} else {
+			o.got(t, bridge.KindError, `{"jsonrpc":"2.0","id":2,"error":{"code":-32002,"message":"done"}}`)
+			s.ends(t, "completed")
+			completed++
+		}
+		if err := pair.Client.Err(); err != nil {
+			t.Fatalf("round %d: the link has ended: %v", round, err)
+		}
+	}
+	t.Logf("cancelled %d, completed %d", cancelled, completed)
+	if cancelled == 0 || completed == 0 {
+		t.Errorf("cancelled %d, completed %d", cancelled, completed)
+	}
+}

@@ -2,6 +2,7 @@ package mcp_test
 
 import (
 	"bytes"
+	"errors"
 	"testing"
 
 	"github.com/trestle-npamp/trestle/carriage"
@@ -113,6 +114,53 @@ func TestMapMCP4_EitherSideAsks(t *testing.T) {
 			c.to.saw != string(foreign) || c.to.method != c.method || c.to.effect != want || c.to.label.Effect != want || !c.to.labelled {
 			t.Errorf("%s: %v %q, saw %q, effect %v", c.method, r.Err, r.Foreign, c.to.saw, c.to.effect)
 		}
+	}
+}
+
+// L38: a client that leaves while its server waits for an answer from it: the
+// server's request ends, once, with the reason and never with a reply, and so does
+// the call in which it asked.
+func TestMapMCP4_2_AClientThatLeavesBeforeItAnswers(t *testing.T) {
+	s := newSession(t)
+	var asked, held *carriage.Request
+	s.server.answer = func(r *carriage.Request) {
+		r.Retain()
+		held = r
+	}
+	s.client.answer = func(r *carriage.Request) {
+		r.Retain()
+		asked = r
+	}
+	var called, ended []carriage.Reply
+	start := func(from *side, foreign []byte, to *[]carriage.Reply) {
+		t.Helper()
+		if _, err := from.bridge.Start(s.end(from), &carriage.Call{Protocol: bridge.ProtocolMCP, Foreign: foreign},
+			carriage.CompletionFunc(func(r *carriage.Reply) { *to = append(*to, *r) })); err != nil {
+			t.Fatal(err)
+		}
+		s.Settle()
+	}
+	start(s.client, []byte(`{"jsonrpc":"2.0","id":"c1","method":"tools/call","params":{"name":"x"}}`), &called)
+	start(s.server, []byte(`{"jsonrpc":"2.0","id":"s1","method":"elicitation/create","params":{"message":"ok?"}}`), &ended)
+	if held == nil || asked == nil || len(called)+len(ended) != 0 {
+		t.Fatal("not both are under way")
+	}
+	s.Cut(nil)
+	s.Settle()
+	for _, r := range append(called, ended...) {
+		if !errors.Is(r.Err, assoc.ErrClosed) || r.Foreign != nil || !r.Sent {
+			t.Errorf("%+v", r)
+		}
+	}
+	if len(called) != 1 || len(ended) != 1 {
+		t.Errorf("the call ended %d times, the server's request %d times", len(called), len(ended))
+	}
+	// What both still hold can't be answered any more, and says so.
+	for _, r := range []*carriage.Request{held, asked} {
+		if err := r.Respond([]byte(result)); err == nil {
+			t.Error("an answer to nobody was taken")
+		}
+		r.Release()
 	}
 }
 

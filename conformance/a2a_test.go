@@ -52,7 +52,7 @@ func (b *codePoints) Receive(peer string) (Received, bool, error) {
 		return f, ok, err
 	}
 	b.frames++
-	if f.Channel != wire.ChannelBridge || f.Type < bridge.TypeRequest || f.Type > bridge.TypeStreamEnd {
+	if f.Channel != max(wire.ChannelBridge, b.s.Documents) || f.Type < bridge.TypeRequest || f.Type > bridge.TypeStreamEnd {
 		b.t.Errorf("%s: a frame of type 0x%04x on channel %v", b.s.Name, uint16(f.Type), f.Channel)
 	}
 	allowed := []wire.TLVType{0x0010, 0x0011, 0x0013}

@@ -28,10 +28,12 @@ import (
 type machines struct {
 	t      testing.TB
 	s      *Script
-	bridge *carriage.Bridge
+	bridge *carriage.Bridge // of the channel that the script is about
 	disco  *discovery.Discovery
-	pair   *nptest.Pair
-	link   *rawLink
+	// channels are the side's handlers.
+	channels []assoc.ChannelHandler
+	pair     *nptest.Pair
+	link     *rawLink
 
 	// Responder.
 	seen     []Seen
@@ -81,13 +83,23 @@ func newMachines(t testing.TB, s *Script) *machines {
 		t.Fatalf("%s: %v", s.Name, err)
 	}
 	m.bridge = carriage.New(cfg)
+	m.channels = []assoc.ChannelHandler{m.bridge}
+	var documents func(*assoc.Association) assoc.ChannelConn
+	if s.Documents == wire.ChannelDiscovery {
+		// What the script asks for and answers is there; its Bridge stays beside it.
+		cfg.Channel = s.Documents
+		m.bridge = carriage.New(cfg)
+		documents = m.bridge.Attach
+	}
 	m.disco = discovery.New(discovery.Config{
+		Documents: documents,
 		Advertise: func(*assoc.Association, *disco.Filter) []disco.Record {
 			return append(discovery.Protocols(cfg.Protocols...), m.records...)
 		},
 		MaxSubscribers: 1,
 		MaxResult:      s.Page,
 	})
+	m.channels = append(m.channels, m.disco)
 	m.connect()
 	return m
 }
@@ -120,7 +132,7 @@ func (c *Carries) protocol(h carriage.Handler) (p carriage.Protocol, err error) 
 // connect joins both sides anew. The server's side is under test.
 func (m *machines) connect() {
 	m.link = new(rawLink)
-	ours := assoc.Options{Handlers: []assoc.ChannelHandler{m.bridge, m.disco}}
+	ours := assoc.Options{Handlers: m.channels}
 	ours.Conn.Protocols, ours.Conn.PingInterval = m.bridge.Protocols(), -1
 	peers := assoc.Options{Handlers: []assoc.ChannelHandler{
 		rawChannel{m, wire.ChannelBridge}, rawChannel{m, wire.ChannelDiscovery}, rawChannel{m, wire.ChannelStream},

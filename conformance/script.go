@@ -31,6 +31,9 @@ type Script struct {
 	Tags bridge.Tags
 	// Denies are the methods that the side's policy refuses, with its reason.
 	Denies map[string]string
+	// Documents is the channel on which documents are carried, the Bridge channel or
+	// Discovery (D25).
+	Documents wire.Channel
 	// Holds is how many octets of a stream are held for a resume; 0 is the default.
 	Holds int
 	// Not says why the script can't be run on a backend.
@@ -443,10 +446,19 @@ func init() {
 		"peer speaks": setSpeaks,
 		"tags":        setTags,
 		"policy":      setPolicy,
+		"documents":   setDocuments,
 		"holds":       setOctets(func(s *Script, n int) { s.Holds = n }),
 		"pages":       setOctets(func(s *Script, n int) { s.Page = n }),
 		"not":         setNot,
 	}
+}
+
+func setDocuments(s *Script, w *words) error {
+	if !w.is("on") || !w.is("Discovery") {
+		return errors.New("documents are on Discovery, or as without this line")
+	}
+	s.Documents = wire.ChannelDiscovery
+	return nil
 }
 
 func setOctets(set func(s *Script, n int)) func(s *Script, w *words) error {
@@ -754,7 +766,10 @@ func readFrame(_ *Script, st *Step, w *words) error {
 	if channel == "Discovery" {
 		types = discoveryTypes
 	}
-	if f.Type, ok = types[name]; !ok {
+	if f.Type, ok = types[name]; !ok && channel == "Discovery" {
+		f.Type, ok = bridgeTypes[name] // a document's frame (D25)
+	}
+	if !ok {
 		n, err := strconv.ParseUint(name, 0, 16)
 		if err != nil {
 			return fmt.Errorf("%s has no frame type %q", channel, name)

@@ -13,7 +13,8 @@ import (
 // Where a number for their bindings is configured, cards cross each hop as a document
 // set (D24): the document and each of its proofs octet for octet. A relay assembles
 // the set, so that it passes on or shows to an HTTP caller only what is complete and
-// has the digest that it should, and checks no proof.
+// has the digest that it should, and checks no proof. A document that is pushed as a
+// notification goes on as it is: its receiver compares the digest.
 
 // sets says that cards cross as document sets.
 func (f *forwarder) sets() bool { return f.docs != nil }

@@ -2,6 +2,7 @@ package engine_test
 
 import (
 	"bytes"
+	"crypto/tls"
 	"errors"
 	"io"
 	"net"
@@ -28,9 +29,11 @@ func newIdentity(t *testing.T) *identity.Key {
 
 // Whatever a server does not like about a handshake, its peer sees the end of the
 // connection and not one octet about which check failed.
-func TestRefusedHandshakesLookAlike(t *testing.T) {
+func TestRefusedHandshakesLookAlike(t *testing.T) { overBoth(t, testRefusedHandshakesLookAlike) }
+
+func testRefusedHandshakesLookAlike(t *testing.T, tr engine.Transport) {
 	known, stranger := newIdentity(t), newIdentity(t)
-	srv := newEngine(t, engine.Config{Transport: engine.TransportTCP, Peers: identity.Pin(known.Public())})
+	srv := newEngine(t, engine.Config{Transport: tr, Peers: identity.Pin(known.Public())})
 	addr := listen(t, srv)
 	flip := func(at int) func([]byte) []byte {
 		return func(b []byte) []byte { b[(at+len(b))%len(b)] ^= 1; return b }
@@ -52,9 +55,13 @@ func TestRefusedHandshakesLookAlike(t *testing.T) {
 		"AUTH sequence":    {known, same, func(b []byte) []byte { return resequenced(b, 1) }},
 		"key not allowed":  {stranger, same, same},
 	} {
-		nc, err := net.Dial("tcp", addr)
-		if err != nil {
+		var nc net.Conn
+		var err error
+		if nc, err = net.Dial("tcp", addr); err != nil {
 			t.Fatal(err)
+		}
+		if tr != engine.TransportTCP {
+			nc = tls.Client(nc, &tls.Config{InsecureSkipVerify: true, NextProtos: []string{"n-pamp/2"}, MinVersion: tls.VersionTLS13})
 		}
 		defer nc.Close()
 		_ = nc.SetDeadline(time.Now().Add(10 * time.Second))

@@ -218,7 +218,8 @@ func (x *passage) HandleReply(reply *carriage.Reply) {
 		err = x.declare(reply)
 	}
 	switch {
-	case err != nil: // it is over for the caller
+	case err != nil: // mostly it is over for the caller, and refusing changes nothing
+		_ = x.to.Refuse(bridge.CodeNotDelivered, edge.ErrBadReply.Error())
 	case reply.Err == nil && !x.demand.take(len(reply.Foreign)): // until the caller's side is over
 		x.f.undelivered.Add(1)
 		_ = x.to.Refuse(bridge.CodeNotDelivered, textFull)

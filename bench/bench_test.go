@@ -115,6 +115,21 @@ func TestUnaryMeasuresEveryClassWithEveryClient(t *testing.T) {
 	}
 }
 
+// Whose records are under it makes no difference to what is measured, and is said.
+func TestRecordsOfTheStandardLibraryCanBeMeasured(t *testing.T) {
+	for _, scenario := range []string{Unary, Stream} {
+		o := small(scenario)
+		o.TLS = StandardTLS
+		r := measured(t, o, io.Discard)
+		if r.Requests == 0 || r.Errors != 0 || r.Server.CPU <= 0 {
+			t.Errorf("%s: %d good, %d bad, server %+v", scenario, r.Requests, r.Errors, r.Server)
+		}
+		if text := fmt.Sprint(r.Rows()); !strings.Contains(text, "over tls by crypto/tls") {
+			t.Errorf("%s: %s", scenario, text)
+		}
+	}
+}
+
 // The steady state of a server allocates nothing for a request: what it does
 // allocate is for the measurement itself and does not grow with the requests.
 func TestServerAllocatesNothingForARequest(t *testing.T) {
@@ -434,6 +449,8 @@ func TestOptionsThatCanNotBeMeasured(t *testing.T) {
 		"unknown transport":  func(o *Options) { o.Transport = "rdma" },
 		"unknown scenario":   func(o *Options) { o.Scenario = "chaos" },
 		"too short":          func(o *Options) { o.Class, o.Size = "jsonrpc", 10 },
+		"unknown records":    func(o *Options) { o.TLS = "foreign" },
+		"records of tcp":     func(o *Options) { o.Transport, o.TLS = "tcp", StandardTLS },
 		"negative loops":     func(o *Options) { o.ServerLoops = -1 },
 		"no large messages":  func(o *Options) { *o = Defaults(Mixed); o.LargeInFlight = 0 },
 		"no streams":         func(o *Options) { *o = Defaults(Stream); o.Streams = 0 },
@@ -630,7 +647,7 @@ func TestReportForPeopleAndPrograms(t *testing.T) {
 		"100000 requests/s\n",
 		"4 requests of the schedule\n",
 		"p50 123µs  p90 2.35ms  p99 3.46s  p99.9 4s  max 5s\n",
-		"others    5, 0 errors",
+		"  5, 0 errors, 0/s",
 		"3.00 us CPU/request (1.00 in the kernel), 0.0005 allocs, 1 octets, 0.1 reads, 0.2 writes, 0 waits\n",
 	} {
 		if !strings.Contains(table.String(), want) {

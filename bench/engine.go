@@ -129,11 +129,12 @@ func Engine(o Options, log *slog.Logger, hello Hello) (Target, error) {
 		Logger:      log,
 	})
 	t.e, err = engine.New(engine.Config{
-		Channels:  []engine.ChannelHandler{t.b},
-		Transport: o.transport(),
-		Loops:     o.ClientLoops,
-		Limits:    o.limits(),
-		Logger:    log,
+		Channels:    []engine.ChannelHandler{t.b},
+		Transport:   o.transport(),
+		StandardTLS: o.TLS == StandardTLS,
+		Loops:       o.ClientLoops,
+		Limits:      o.limits(),
+		Logger:      log,
 	})
 	if err != nil {
 		return nil, err

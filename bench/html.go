@@ -13,7 +13,7 @@ import (
 func (r *Report) WritePage(w io.Writer) error {
 	o := &r.Options
 	p := &page.Page{
-		Title: fmt.Sprintf("trestle bench %s over %s", o.Scenario, o.Transport),
+		Title: fmt.Sprintf("trestle bench %s over %s", o.Scenario, o.under()),
 		Facts: r.Rows(),
 	}
 	s := page.Section{Title: "What was measured"}

@@ -37,6 +37,12 @@ const (
 	JSONRPC = "jsonrpc" // A2A's message/send, with all that is checked about it
 )
 
+// Who makes the records of TLS under the associations.
+const (
+	OwnTLS      = "own" // our record layer, which works in place
+	StandardTLS = "std" // crypto/tls, to compare with
+)
+
 // Options say what is measured.
 type Options struct {
 	Scenario string `json:"scenario"`
@@ -79,6 +85,8 @@ type Options struct {
 	Client string `json:"client"`
 	// Transport under the associations: "tls" or "tcp".
 	Transport string `json:"transport"`
+	// TLS says whose records those of transport "tls" are: "own" or "std".
+	TLS string `json:"tls"`
 	// Event loops of each side; 0 is one a processor.
 	ServerLoops int `json:"server_loops"`
 	ClientLoops int `json:"client_loops"`
@@ -89,6 +97,7 @@ var (
 	Scenarios  = []string{Unary, Mixed, Stream, Fanout, Notify, Handshake, Idle}
 	Classes    = []string{Opaque, JSONRPC}
 	Clients    = []string{Callback, Blocking}
+	TLSRecords = []string{OwnTLS, StandardTLS}
 	Transports = []string{engine.TransportTLS.String(), engine.TransportTCP.String()}
 )
 
@@ -98,7 +107,7 @@ func Defaults(scenario string) Options {
 		Scenario: scenario,
 		Conns:    64, InFlight: 16, Size: 512,
 		Duration: 10 * time.Second, Warmup: 2 * time.Second,
-		Class: Opaque, Client: Callback, Transport: engine.TransportTLS.String(),
+		Class: Opaque, Client: Callback, Transport: engine.TransportTLS.String(), TLS: OwnTLS,
 	}
 	switch scenario {
 	case Mixed:
@@ -172,10 +181,13 @@ func (o *Options) Validate() error {
 	for _, c := range []struct {
 		name, value string
 		known       []string
-	}{{"scenario", o.Scenario, Scenarios}, {"class", o.Class, Classes}, {"client", o.Client, Clients}, {"transport", o.Transport, Transports}} {
+	}{{"scenario", o.Scenario, Scenarios}, {"class", o.Class, Classes}, {"client", o.Client, Clients}, {"transport", o.Transport, Transports}, {"tls", o.TLS, TLSRecords}} {
 		if !slices.Contains(c.known, c.value) {
 			return fmt.Errorf("%w: %s is %q, must be one of %s", ErrOptions, c.name, c.value, strings.Join(c.known, ", "))
 		}
+	}
+	if o.TLS != OwnTLS && o.transport() != engine.TransportTLS {
+		return fmt.Errorf("%w: transport %s has no records of TLS", ErrOptions, o.Transport)
 	}
 	if o.Class == JSONRPC && o.Scenario != Unary {
 		return fmt.Errorf("%w: the messages of %s are opaque", ErrOptions, o.Scenario)
@@ -191,6 +203,14 @@ func (o *Options) transport() engine.Transport {
 		return engine.TransportTCP
 	}
 	return engine.TransportTLS
+}
+
+// under is what is under the associations, in words.
+func (o *Options) under() string {
+	if o.TLS == StandardTLS {
+		return o.Transport + " by crypto/tls"
+	}
+	return o.Transport
 }
 
 // Load says what the load is, in words.

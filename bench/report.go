@@ -10,8 +10,6 @@ import (
 	"time"
 
 	"github.com/klauspost/cpuid/v2"
-
-	"github.com/trestle-npamp/trestle/asm/aesgcm"
 )
 
 // Report is the result of one run.
@@ -98,7 +96,7 @@ type Machine struct {
 	CPUs     int    `json:"cpus"` // usable by this process
 	System   string `json:"system"`
 	Go       string `json:"go"`
-	AESGCM   string `json:"aes_gcm,omitempty"` // the implementation in use, as of package aesgcm
+	AESGCM   string `json:"aes_gcm,omitempty"` // see the function AESGCM
 	Version  string `json:"version"`
 	Revision string `json:"revision,omitempty"`
 }
@@ -110,7 +108,7 @@ func ThisMachine() Machine {
 		CPUs:   runtime.GOMAXPROCS(0),
 		System: runtime.GOOS + "/" + runtime.GOARCH,
 		Go:     runtime.Version(),
-		AESGCM: aesgcm.Implementation(),
+		AESGCM: AESGCM(),
 	}
 	if info, ok := debug.ReadBuildInfo(); ok {
 		m.Version = info.Main.Version
@@ -193,10 +191,10 @@ func (r *Report) Rows() (rows [][2]string) {
 	if o.Class != Opaque {
 		what += " " + o.Class
 	}
-	add("load", "%s: %s; %s client over %s; loops: server %s, client %s", what, o.Load(), r.Shape, o.Transport, loops(o.ServerLoops), loops(o.ClientLoops))
+	add("load", "%s: %s; %s client over %s; loops: server %s, client %s", what, o.Load(), r.Shape, o.under(), loops(o.ServerLoops), loops(o.ClientLoops))
 	add("machine", "%v", r.Machine)
 	if Unprotected {
-		add("protection", "NONE: this build seals nothing, to show what the rest costs")
+		add("protection", "NONE: this build seals no frame, to show what the rest costs")
 	}
 	if m := r.Memory; m != nil {
 		add("resident", "%.2f KiB a connection before the burst, %.2f after it", m.SettledBefore, m.SettledAfter)

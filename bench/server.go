@@ -172,11 +172,12 @@ func Serve(ctx context.Context, o Options, log *slog.Logger, in io.Reader, out i
 		Logger:      log,
 	})
 	e, err := engine.New(engine.Config{
-		Channels:  []engine.ChannelHandler{b},
-		Transport: o.transport(),
-		Loops:     o.ServerLoops,
-		Limits:    o.limits(),
-		Logger:    log,
+		Channels:    []engine.ChannelHandler{b},
+		Transport:   o.transport(),
+		StandardTLS: o.TLS == StandardTLS,
+		Loops:       o.ServerLoops,
+		Limits:      o.limits(),
+		Logger:      log,
 	})
 	if err != nil {
 		return err

@@ -145,6 +145,7 @@ func (s scenario) command() *cli.Command {
 	}
 	flags := []cli.Flag{
 		&cli.StringFlag{Name: "transport", Value: d.Transport, Usage: "`TRANSPORT` under the associations: tls or tcp"},
+		&cli.StringFlag{Name: "tls", Value: d.TLS, Usage: "`WHOSE` records under them: own, or std for those of crypto/tls"},
 		&cli.IntFlag{Name: "server-loops", Usage: "`N` event loops in the server; 0 is one a processor"},
 		&cli.IntFlag{Name: "client-loops", Usage: "`N` event loops in the client; 0 is one a processor"},
 		&cli.StringFlag{Name: "json", Usage: "write the result as JSON to `FILE`", TakesFile: true},
@@ -174,7 +175,8 @@ func (s scenario) command() *cli.Command {
 // options are the scenario's defaults with what flags say instead.
 func (s scenario) options(cmd *cli.Command) bench.Options {
 	o := bench.Defaults(s.name)
-	o.Transport, o.ServerLoops, o.ClientLoops = cmd.String("transport"), cmd.Int("server-loops"), cmd.Int("client-loops")
+	o.Transport, o.TLS = cmd.String("transport"), cmd.String("tls")
+	o.ServerLoops, o.ClientLoops = cmd.Int("server-loops"), cmd.Int("client-loops")
 	for _, name := range s.flags {
 		switch name {
 		case "conns":

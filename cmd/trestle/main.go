@@ -151,10 +151,26 @@ Exit codes: 0 success, 1 failure, 2 wrong usage; "call" adds 3 and 4 (see there)
 		ExitErrHandler: func(context.Context, *cli.Command, error) {}, // run decides
 	}
 	if bench.Unprotected {
-		root.Commands = []*cli.Command{benchCommand(), versionCommand()} // for measuring and nothing else
+		onlyMeasures(root)
 	}
 	prepare(root)
 	return root
+}
+
+// errUnprotected refuses what would carry something of value.
+var errUnprotected = errors.New("this build seals nothing (build tag trestle_unprotected): it has only bench and version")
+
+// onlyMeasures leaves root the commands that carry nothing of value. The others
+// are there to say why they are not.
+func onlyMeasures(root *cli.Command) {
+	root.Description = "This build seals nothing, to show what everything else costs: it has only bench and version."
+	for i, cmd := range root.Commands {
+		if cmd.Name == "bench" || cmd.Name == "version" {
+			continue
+		}
+		refuse := func(context.Context, *cli.Command) error { return usagef("%s: %w", cmd.Name, errUnprotected) }
+		root.Commands[i] = &cli.Command{Name: cmd.Name, Usage: "not in this build", Hidden: true, SkipFlagParsing: true, ArgValidator: refuse, Action: refuse}
+	}
 }
 
 // prepare gives every command below cmd the same manners.

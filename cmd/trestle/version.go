@@ -10,7 +10,7 @@ import (
 	"github.com/klauspost/cpuid/v2"
 	"github.com/urfave/cli/v3"
 
-	"github.com/trestle-npamp/trestle/asm/aesgcm"
+	"github.com/trestle-npamp/trestle/bench"
 	"github.com/trestle-npamp/trestle/crypto/record"
 )
 
@@ -71,7 +71,7 @@ variable TRESTLE_AESGCM overrides it: avx512, avx2 or std).
 				{"cpu", cpuid.CPU.BrandName},
 				{"features", features(&cpuid.CPU)},
 				{"suites", strings.Join(suites, ", ")},
-				{"aes-gcm", aesgcm.Implementation()},
+				{"aes-gcm", bench.AESGCM()},
 			} {
 				if _, err := fmt.Fprintf(out, "%-9s %s\n", line[0], line[1]); err != nil {
 					return err

@@ -4,6 +4,8 @@ import (
 	"encoding/binary"
 	"errors"
 	"hash/crc32"
+
+	"github.com/trestle-npamp/trestle/asm/crc32c"
 )
 
 // Where the header's fields are.
@@ -34,7 +36,8 @@ var (
 var castagnoli = crc32.MakeTable(crc32.Castagnoli)
 
 // Checksum returns the CRC32C (Castagnoli) that a header carries over its first
-// PrefixLen octets.
+// PrefixLen octets. It takes any number of octets; headers are made and checked with
+// one that takes PrefixLen only.
 func Checksum(prefix []byte) uint32 {
 	return crc32.Update(0, castagnoli, prefix)
 }
@@ -85,7 +88,7 @@ func ParseHeader(b []byte, maxFrame int) (Header, error) {
 		return nil, ErrShort
 	}
 	h := Header(b[:HeaderLen:HeaderLen])
-	if Checksum(h[:PrefixLen]) != h.CRC() {
+	if crc32c.Sum((*[PrefixLen]byte)(h)) != h.CRC() {
 		return nil, ErrChecksum
 	}
 	if binary.BigEndian.Uint32(h) != magic {
@@ -117,7 +120,7 @@ func PutHeader(b []byte, f Flags, t FrameType, ch Channel, seq Seq, payloadLen i
 	binary.BigEndian.PutUint64(h[16:], uint64(seq)<<56|uint64(uint32(payloadLen))<<24)
 	binary.BigEndian.PutUint32(h[24:], 0)
 	binary.BigEndian.PutUint64(h[HeaderLen-8:], 0)
-	binary.BigEndian.PutUint32(h[offCRC:], Checksum(h[:PrefixLen]))
+	binary.BigEndian.PutUint32(h[offCRC:], crc32c.Sum((*[PrefixLen]byte)(h[:])))
 }
 
 // AppendHeader appends a header, as PutHeader writes it, to dst.

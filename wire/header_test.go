@@ -7,6 +7,9 @@ import (
 	"errors"
 	"math"
 	"testing"
+
+	"github.com/trestle-npamp/trestle/asm/crc32c"
+	"github.com/trestle-npamp/trestle/internal/ratio"
 )
 
 // unhex decodes hexadecimal digits; spaces are for the reader.
@@ -401,30 +404,72 @@ func TestHeaderAllocatesNothing(t *testing.T) {
 
 var sink int
 
-func BenchmarkChecksum(b *testing.B) {
-	h := AppendHeader(nil, FlagENC, 0x0100, ChannelBridge, 9, 512)
-	b.ReportAllocs()
-	for b.Loop() {
-		sink += int(Checksum(h[:PrefixLen]))
+// parseByHashCRC32 is ParseHeader with the standard library's checksum.
+func parseByHashCRC32(b []byte, maxFrame int) (Header, error) {
+	if len(b) < HeaderLen {
+		return nil, ErrShort
 	}
+	h := Header(b[:HeaderLen:HeaderLen])
+	if Checksum(h[:PrefixLen]) != h.CRC() {
+		return nil, ErrChecksum
+	}
+	if binary.BigEndian.Uint32(h) != magic {
+		return nil, ErrMagic
+	}
+	if h[offVersionFlags]>>4 != Version {
+		return nil, ErrVersion
+	}
+	if binary.BigEndian.Uint64(h[offReserved:])|binary.BigEndian.Uint64(h[HeaderLen-8:]) != 0 {
+		return nil, ErrReserved
+	}
+	if uint64(binary.BigEndian.Uint32(h[offLength:]))+HeaderLen > uint64(limit(maxFrame)) {
+		return nil, ErrTooLong
+	}
+	return h, nil
 }
 
-func BenchmarkParseHeader(b *testing.B) {
-	h := AppendHeader(nil, FlagENC, 0x0100, ChannelBridge, 9, 512)
-	b.ReportAllocs()
-	for b.Loop() {
-		v, err := ParseHeader(h, 0)
-		if err != nil {
-			b.Fatal(err)
+// What a header costs: checking it and writing it, beside the same check over the
+// standard library's checksum, and the two checksums alone.
+//
+//	go test -run '^$' -bench Header ./wire
+func BenchmarkHeader(b *testing.B) {
+	// Frames follow each other at any place, so the headers are at all of them.
+	const headers = 64
+	var hs [headers]Header
+	room := make([]byte, 0, headers*(HeaderLen+1))
+	for i := range hs {
+		at := len(room)
+		room = append(AppendHeader(room, FlagENC, 0x0100, ChannelBridge, Seq(i), 512), 0)
+		hs[i] = Header(room[at : at+HeaderLen])
+	}
+	check := func(parse func([]byte, int) (Header, error)) func(int) {
+		return func(n int) {
+			for i := range n {
+				h, err := parse(hs[i%headers], 0)
+				if err != nil {
+					b.Fatal(err)
+				}
+				sink += h.PayloadLen()
+			}
 		}
-		sink += v.PayloadLen()
 	}
-}
-
-func BenchmarkPutHeader(b *testing.B) {
-	h := make([]byte, HeaderLen)
-	b.ReportAllocs()
-	for b.Loop() {
-		PutHeader(h, FlagENC, 0x0100, ChannelBridge, 9, 512)
-	}
+	ratio.Run(b, 20000,
+		ratio.Way{Name: "check", Do: check(ParseHeader)},
+		ratio.Way{Name: "check-by-hash/crc32", Do: check(parseByHashCRC32)},
+		ratio.Way{Name: "write", Do: func(n int) {
+			for i := range n {
+				PutHeader(hs[i%headers], FlagENC, 0x0100, ChannelBridge, Seq(i), 512)
+			}
+		}},
+		ratio.Way{Name: "CRC32C", Do: func(n int) {
+			for i := range n {
+				sink += int(crc32c.Sum((*[PrefixLen]byte)(hs[i%headers])))
+			}
+		}},
+		ratio.Way{Name: "hash/crc32", Do: func(n int) {
+			for i := range n {
+				sink += int(Checksum(hs[i%headers][:PrefixLen]))
+			}
+		}},
+	)
 }

@@ -14,12 +14,12 @@ const module = "github.com/trestle-npamp/trestle"
 // rooms is the order of the house, lowest first.
 var rooms = Order{
 	{"internal/invariant"},
-	{"internal/wipe", "internal/lint", "internal/explore", "internal/vectors", "internal/defaults"},
+	{"internal/wipe", "internal/lint", "internal/explore", "internal/vectors", "internal/defaults", "internal/ratio"},
 	{"internal/buf"},
+	{"asm/..."},
 	{"wire"},
 	{"wire/cbor"},
 	{"wire/bridge", "wire/handshake", "wire/control", "wire/disco"},
-	{"asm/..."},
 	{"profiles"},
 	{"crypto/kem", "crypto/identity", "crypto/schedule"},
 	{"crypto/record", "crypto/tlsrecord"},
@@ -98,7 +98,7 @@ func TestOnlyTheLoopImportsGnet(t *testing.T) {
 
 func TestOnlyTheLoopAndProgramsReadTheClock(t *testing.T) {
 	for _, f := range load(t) {
-		if f.Test || in(f.Dir, "engine/loop", "relay/...", "bench/...", "cmd/...", "internal/nptest") {
+		if f.Test || in(f.Dir, "engine/loop", "relay/...", "bench/...", "cmd/...", "internal/nptest", "internal/ratio") {
 			continue
 		}
 		for _, place := range f.Uses("time", "Now", "Since", "Until") {

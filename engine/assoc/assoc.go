@@ -473,7 +473,7 @@ func (a *Association) EndTurn() []byte {
 		a.inTurn = false
 		return a.m.TakeBatch()
 	}
-	a.runPosted()
+	posted := a.runPosted()
 	if a.draining && !a.m.Closing() && a.busy() == 0 && a.m.Queued() == 0 && a.buffered == 0 {
 		// Everything has been given to the transport. A slow peer may take a while
 		// to read it, and its CLOSE_ACK says that it has.
@@ -499,20 +499,25 @@ func (a *Association) EndTurn() []byte {
 	if a.m.Waiting() || a.buffered > 0 {
 		a.stall.arm(a.buffered)
 	}
-	if a.stirred || a.m.Sealed() != a.sealed {
-		a.rest.touch()
+	switch {
+	case a.m.Calm() && !posted:
+		a.rest.touch(calmAfter)
+	case a.stirred || a.m.Sealed() != a.sealed:
+		a.rest.touch(restAfter)
 	}
 	return batch
 }
 
-// runPosted runs every task, also those behind one that panics.
-func (a *Association) runPosted() {
+// runPosted runs every task, also those behind one that panics, and tells whether
+// there was any.
+func (a *Association) runPosted() (ran bool) {
 	for n := a.inbox.TakeAll(); n != nil; {
 		rest := n.Take()
-		a.stirred = true
+		a.stirred, ran = true, true
 		a.runTask(n)
 		n = rest
 	}
+	return ran
 }
 
 func (a *Association) runTask(n *sched.Node) {

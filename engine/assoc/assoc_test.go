@@ -518,6 +518,57 @@ func TestRestAndWakeUp(t *testing.T) {
 	}
 }
 
+// L24: PINGs keep no keys between them, or a part of all idle associations would
+// always hold theirs.
+func TestRestBetweenPings(t *testing.T) {
+	var frames conn.Counters
+	p := pair(t, &probe{}, &probe{}, func(o *nptest.Options) { o.Client.Conn.Counters, o.Server.Conn.Counters = &frames, &frames })
+	p.Run(10 * time.Second) // nothing is left of the start
+	const step = 100 * time.Millisecond
+	held, all := 0, 0
+	for ; all < int(5*time.Minute/step); all++ {
+		p.Run(step)
+		if p.Client.Expanded() || p.Server.Expanded() {
+			held++
+		}
+	}
+	if pings := frames.PingsOut.Load(); pings < 8 || pings > 25 || held == 0 {
+		t.Fatalf("%d PINGs in five minutes, expanded keys at %d of %d looks", pings, held, all)
+	}
+	if at := float64(held) / float64(all); at > 0.04 {
+		t.Errorf("keys are expanded for %.0f %% of the time", at*100)
+	}
+}
+
+// A PING does not hurry the rest after work, and makes none of its own wait.
+func TestPingsDoNotHurryTheRest(t *testing.T) {
+	c, s := &probe{}, &probe{}
+	var frames conn.Counters
+	p := pair(t, c, s, func(o *nptest.Options) { o.Client.Conn.PingInterval, o.Client.Conn.Counters = 2*time.Second, &frames })
+	p.Run(10 * time.Second)
+	_ = p.Client.SendBuf(wire.ChannelBridge, typ, plain("x"))
+	p.Settle()
+	before := frames.PingsOut.Load()
+	for at := time.Duration(0); at < 4800*time.Millisecond; at += 100 * time.Millisecond {
+		if !p.Client.Expanded() || !p.Server.Expanded() {
+			t.Fatalf("rests after %v", at)
+		}
+		p.Run(100 * time.Millisecond)
+	}
+	if frames.PingsOut.Load() == before {
+		t.Error("no PING came meanwhile")
+	}
+	p.Run(2 * time.Second)
+	rested := false
+	for range 20 {
+		p.Run(100 * time.Millisecond)
+		rested = rested || !p.Client.Expanded() && !p.Server.Expanded()
+	}
+	if !rested {
+		t.Error("PINGs kept the keys")
+	}
+}
+
 // A timer that finds nothing to do is nothing that happens: it keeps no keys.
 func TestRestInSpiteOfTimers(t *testing.T) {
 	c, s := &probe{}, &probe{}

@@ -110,8 +110,14 @@ func (a *Association) checkStall(buffered int) {
 
 // restAfter is how long nothing must have happened for an association to give
 // back what it can make again: a busy one must not derive its keys anew all the
-// time, and many are idle for hours.
-const restAfter = 5 * time.Second
+// time, and many are idle for hours. A PING with its PONG is not work: one that came
+// to an association at rest keeps keys for no longer than its answer may take, or a
+// sixth of all idle associations would hold them at any time. Deriving them for the
+// next one costs some microseconds, twice a second at most.
+const (
+	restAfter = 5 * time.Second
+	calmAfter = 500 * time.Millisecond
+)
 
 // Rester is a Transport that can give something back while an association rests.
 type Rester interface {
@@ -120,11 +126,11 @@ type Rester interface {
 }
 
 // restTimer notices that an association is idle. It is not moved by every turn:
-// it looks, when it expires, how long ago the last one was.
+// when it expires it looks whether one has put that off.
 type restTimer struct {
 	timer sched.Timer
 	a     *Association
-	last  time.Duration
+	at    time.Duration // when there has been nothing for long enough
 	armed bool
 }
 
@@ -134,19 +140,20 @@ func (t *restTimer) init(a *Association) {
 }
 
 // touch is called at the end of every turn in which something happened: a timer that
-// finds nothing to do does not keep keys.
-func (t *restTimer) touch() {
-	t.last = t.a.now
+// finds nothing to do does not keep keys. after is how long there must be nothing now;
+// it never shortens what an earlier turn asked for.
+func (t *restTimer) touch(after time.Duration) {
+	t.at = max(t.at, t.a.now+after)
 	if !t.armed {
 		t.armed = true
-		t.a.wheel.Start(&t.timer, t.last+restAfter)
+		t.a.wheel.Start(&t.timer, t.at)
 	}
 }
 
 // HandleExpire runs on the loop, outside a turn.
 func (t *restTimer) HandleExpire(now time.Duration) {
-	if at := t.last + restAfter; at > now {
-		t.a.wheel.Start(&t.timer, at)
+	if t.at > now {
+		t.a.wheel.Start(&t.timer, t.at)
 		return
 	}
 	t.armed = false

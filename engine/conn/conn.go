@@ -320,6 +320,8 @@ type Conn struct {
 	batch     []byte
 	inBatch   bool
 	congested bool
+	lively    bool   // a PING or PONG came or went since StartBatch
+	worked    bool   // anything else did
 	sealed    int    // octets sealed into the current batch
 	total     uint64 // octets sealed in all
 	begin     beginState

@@ -540,5 +540,6 @@ func (w *world) rest() Conn {
 	c.cfg.Counters, c.cfg.Send, c.cfg.Recv = nil, nil, nil
 	c.openers, c.sealers = [knownChannels]*record.Opener{}, [knownChannels]sendSide{}
 	c.queue, c.scan, c.batch, c.sealed = sched.Queue{}, wire.Scanner{}, nil, 0
+	c.lively, c.worked = false, false // of the turn
 	return c
 }

@@ -141,6 +141,7 @@ func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 	c.lastRecv = c.now
 	c.heard = true
 	c.pings = 0
+	c.note(t)
 	if ch != wire.ChannelControl {
 		if !c.receiveCredit(len(pt)) {
 			c.fail(control.CodeLimit, ErrCredit)

@@ -28,7 +28,21 @@ type beginState struct {
 func (c *Conn) StartBatch(now time.Duration, batch []byte, congested bool) {
 	c.now = now
 	c.batch, c.inBatch, c.congested, c.sealed = batch, true, congested, 0
+	c.lively, c.worked = false, false
 }
+
+// note is told of every frame that was opened or sealed.
+func (c *Conn) note(t wire.FrameType) {
+	if t == wire.TypePing || t == wire.TypePong {
+		c.lively = true
+	} else {
+		c.worked = true
+	}
+}
+
+// Calm tells that frames came or went since StartBatch, and that all of them were
+// PINGs and PONGs.
+func (c *Conn) Calm() bool { return c.lively && !c.worked }
 
 // TakeBatch ends a turn: it moves what may go from the queue into the batch and
 // gives it back.
@@ -336,6 +350,7 @@ func (c *Conn) sealAt(start int, ch wire.Channel, t wire.FrameType, fl wire.Flag
 	c.sealed += len(out) - start
 	c.total += uint64(len(out) - start)
 	c.generation.frames++
+	c.note(t)
 	if ch != wire.ChannelControl {
 		c.credit.Take(n)
 		c.lastSent = c.now

@@ -84,21 +84,29 @@ func newConn(b *Bridge, a *assoc.Association) *conn {
 
 // HandleFrame takes a frame of the Bridge channel.
 func (c *conn) HandleFrame(t wire.FrameType, payload []byte) {
-	r := requests.Get().(*Request)
-	err := bridge.Parse(&r.msg, t, payload, c.b.cfg.Tags)
+	switch t {
+	case bridge.TypeRequest:
+		r := requests.Get().(*Request)
+		c.handleRequest(r, bridge.Parse(&r.msg, t, payload, c.b.cfg.Tags))
+	case bridge.TypeNotify:
+		n := notifies.Get().(*Notify)
+		c.handleNotify(n, bridge.Parse(&n.msg, t, payload, c.b.cfg.Tags))
+	default:
+		c.handleAnswer(t, payload)
+	}
+}
+
+// handleAnswer takes what may end or go on with an exchange.
+func (c *conn) handleAnswer(t wire.FrameType, payload []byte) {
+	var m bridge.Message
+	err := bridge.Parse(&m, t, payload, c.b.cfg.Tags)
 	switch {
 	case err == bridge.ErrFrameType:
 		c.b.stats.unknownTypes.Add(1)
-	case r.msg.Kind == bridge.KindRequest:
-		c.handleRequest(r, err)
-		return
-	case r.msg.Kind == bridge.KindNotify:
-		c.handleNotify(&r.Inbound, err)
-	case err == nil && r.msg.Kind == bridge.KindEnd && c.handleCancel(&r.msg):
+	case err == nil && m.Kind == bridge.KindEnd && c.handleCancel(&m):
 	default:
-		c.handleReply(&r.msg, err)
+		c.handleReply(&m, err)
 	}
-	r.recycle()
 }
 
 // HandleHello learns which protocols the peer speaks (HELLO 6).
@@ -410,17 +418,21 @@ func (m *Inbound) examine(want jsonrpc.Kind, otherwise error) error {
 }
 
 // handleNotify serves a NOTIFY. Nothing about it is ever answered (BRIDGE 8).
-func (c *conn) handleNotify(m *Inbound, parsed error) {
-	p := c.b.protocols[m.msg.Protocol]
-	if parsed != nil || p == nil || p.Handler == nil || !c.common(m.msg.Protocol) || !c.serveNotify(m, p) {
+func (c *conn) handleNotify(n *Notify, parsed error) {
+	p := c.b.protocols[n.msg.Protocol]
+	n.c, n.proto = c, p
+	if parsed != nil || p == nil || p.Handler == nil || !c.common(n.msg.Protocol) {
+		c.b.stats.notificationsDropped.Add(1)
+		n.recycle()
+		return
+	}
+	if !c.serveNotify(n, p) {
 		c.b.stats.notificationsDropped.Add(1)
 	}
 }
 
-func (c *conn) serveNotify(m *Inbound, p *Protocol) (ok bool) {
-	n := notifies.Get().(*Notify)
-	n.Inbound = *m
-	n.c, n.proto = c, p
+// serveNotify takes n over.
+func (c *conn) serveNotify(n *Notify, p *Protocol) (ok bool) {
 	defer func() {
 		if p := recover(); p != nil {
 			c.b.panicked("handler", &c.b.stats.handlerPanics, p)

@@ -179,10 +179,12 @@ type documents interface{ Documents() assoc.ChannelConn }
 // on returns the Bridge channel of a, if it is ours.
 func (b *Bridge) on(a *assoc.Association) (*conn, error) {
 	cc := a.ChannelConn(b.cfg.Channel)
-	if d, ok := cc.(documents); ok {
-		cc = d.Documents()
-	}
 	c, ok := cc.(*conn)
+	if !ok { // only then: to ask for an interface is a look into a table
+		if d, docs := cc.(documents); docs {
+			c, ok = d.Documents().(*conn)
+		}
+	}
 	if !ok || c.b != b {
 		return nil, ErrNotAttached
 	}
@@ -703,16 +705,21 @@ func (e *exchange) HandleExpire(now time.Duration) {
 
 // complete tells the end of the exchange, if that has not happened yet.
 func (c *conn) complete(e *exchange, r Reply) {
-	done := e.done
-	if done == nil {
-		return
+	if e.done != nil {
+		c.reply = r
+		c.tell(e)
 	}
+}
+
+// tell is complete with what c.reply has. The frequent reply is put together there,
+// since each copy of one loads in 16 octets what was just stored in fields.
+func (c *conn) tell(e *exchange) {
+	done := e.done
 	e.done = nil
 	if e.sub != nil {
 		e.sub.e = nil
 	}
 	c.awaited--
-	c.reply = r
 	defer func() {
 		c.reply = Reply{}
 		if p := recover(); p != nil {
@@ -898,10 +905,10 @@ func (c *conn) handleReply(m *bridge.Message, parsed error) {
 	case m.Transport:
 		code, text, _ := bridge.ParseTransportError(m.Foreign)
 		c.complete(e, Reply{Err: &bridge.Error{Code: code, Text: string(text)}, Remote: true, Sent: true})
-	default:
-		c.complete(e, Reply{
-			Kind: m.Kind, Content: m.Content, MediaType: m.MediaType, Method: m.Method, Foreign: m.Foreign, Sent: true,
-		})
+	case e.done != nil:
+		r := &c.reply // empty between completions
+		r.Kind, r.Content, r.MediaType, r.Method, r.Foreign, r.Sent = m.Kind, m.Content, m.MediaType, m.Method, m.Foreign, true
+		c.tell(e)
 	}
 	c.concluded(e, m)
 }

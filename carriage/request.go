@@ -98,12 +98,20 @@ func (r *Request) recycle() {
 	r.store.Release()
 	r.answer.Release()
 	r.Inbound = Inbound{}
-	r.state.Store(stateOpen)
-	r.done.Store(nil)
+	// Each frame comes by here, and an atomic store is a locked instruction: what
+	// has not been set is not stored.
+	if r.state.Load() != stateOpen {
+		r.state.Store(stateOpen)
+	}
+	if r.done.Load() != nil {
+		r.done.Store(nil)
+	}
 	r.retained, r.kept, r.bare, r.live, r.reserved = false, false, false, false, false
 	r.store, r.answer, r.declared = nil, nil, nil
 	r.charged = 0
-	r.holders.Store(0)
+	if r.holders.Load() != 0 {
+		r.holders.Store(0)
+	}
 	r.set = nil
 	if r.feed.Load() != nil {
 		r.feed.Store(nil)
@@ -276,10 +284,9 @@ func (r *Request) reply(kind bridge.Kind, foreign []byte) error {
 	if !r.claim() {
 		return ErrAnswered
 	}
-	m := bridge.Message{
-		Kind: kind, Protocol: r.msg.Protocol, Content: r.msg.Content, MediaType: r.msg.MediaType,
-		Corr: r.msg.Corr, Foreign: foreign,
-	}
+	var m bridge.Message // filled in place: a literal would be copied
+	m.Kind, m.Protocol, m.Content, m.MediaType = kind, r.msg.Protocol, r.msg.Content, r.msg.MediaType
+	m.Corr, m.Foreign = r.msg.Corr, foreign
 	if d := r.declared; d != nil {
 		m.Content, m.MediaType, m.Method = d.content, d.media, d.method
 	}

@@ -319,6 +319,44 @@ func BenchmarkInlineRequest(b *testing.B) {
 	}
 }
 
+// A request of 512 octets that Start sends and its answer, 16 in flight on each
+// association, with both sides' work and cryptography but without a socket.
+func BenchmarkExchange(b *testing.B) {
+	for _, conns := range []int{1, 64} {
+		b.Run(fmt.Sprint(conns), func(b *testing.B) {
+			const batch = 16
+			cfg := config(carriage.HandlerFunc(func(r *carriage.Request) { _ = r.Respond(r.Foreign()) }))
+			br := carriage.New(cfg)
+			pairs := make([]*direct, conns)
+			for i := range pairs {
+				pairs[i] = newDirect(b, br, br)
+			}
+			n := 0
+			done := carriage.CompletionFunc(func(r *carriage.Reply) {
+				if r.Err == nil {
+					n++
+				}
+			})
+			q := carriage.Call{Protocol: raw, Foreign: bytes.Repeat([]byte("x"), 512), Hop: true}
+			b.ReportAllocs()
+			for b.Loop() {
+				for _, d := range pairs {
+					for range batch {
+						if _, err := br.Start(d.client, &q, done); err != nil {
+							b.Fatal(err)
+						}
+					}
+					d.step()
+				}
+			}
+			if n != b.N*batch*conns {
+				b.Fatalf("%d replies of %d", n, b.N*batch*conns)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(b.N)/float64(batch*conns), "ns/req")
+		})
+	}
+}
+
 // Any sequence of Bridge frames: no panic, every frame we answer with is well
 // formed, a transport error, and at most one for each request; ours end once.
 func FuzzHandleFrame(f *testing.F) {

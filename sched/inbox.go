@@ -124,7 +124,9 @@ func oldestFirst(n *Node) *Node {
 func (n *Node) Take() (rest *Node) {
 	rest = n.next
 	n.next = nil
-	n.posted.Store(false)
+	if n.posted.Load() { // seldom, and a store is a locked instruction
+		n.posted.Store(false)
+	}
 	return rest
 }
 

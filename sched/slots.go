@@ -31,13 +31,14 @@ type Slot[T any] struct {
 	Value T
 
 	token Token // the one of its present life; changes only in Release
-	state atomic.Uint32
-	next  atomic.Uint32 // in the free list: number plus one, 0 at its end
+	// next says slotLive, or else where the free list goes on: a slot's number plus
+	// one, 0 at its end; in a reserved slot it is stale. One word, because an atomic
+	// store is a locked instruction and each life has two of them so.
+	next atomic.Uint32
 }
 
 const (
-	slotIdle = iota // free, or reserved
-	slotLive
+	slotLive     = 1<<32 - 1 - iota
 	slotReserved // told from free only under the tag "invariants"
 )
 
@@ -51,9 +52,9 @@ func (s *Slot[T]) Token() Token { return s.token }
 // goroutine is still filling, and from answering what was never asked.
 func (s *Slot[T]) Publish() {
 	if invariant.Enabled {
-		invariant.Check(s.state.Load() == slotReserved, "sched: published a slot that is not reserved")
+		invariant.Check(s.next.Load() == slotReserved, "sched: published a slot that is not reserved")
 	}
-	s.state.Store(slotLive)
+	s.next.Store(slotLive)
 }
 
 // Slots is the table of the exchanges that one side of an association
@@ -74,12 +75,11 @@ type Slots[T any] struct {
 	// upper 43 bits, the first slot's number plus one in the lower 21. That pops
 	// are counted is what makes the list safe against a slot that was popped and
 	// pushed again while another goroutine was looking at it.
-	free     atomic.Uint64
-	released atomic.Uint64 // ends of lives so far
+	free atomic.Uint64
 
 	// What follows changes seldom and is read by each Resolve: it must not share
 	// a cache line with what changes all the time.
-	_ [56]byte
+	_ [64]byte
 
 	made    atomic.Uint32 // slots in circulation; all chunks below are there
 	retired atomic.Uint32
@@ -95,7 +95,6 @@ const (
 	freeBits = slotBits + 1
 	freeMask = 1<<freeBits - 1
 	freePop  = 1 << freeBits
-	popMask  = 1<<(64-freeBits) - 1
 )
 
 // NewSlots returns a table for at most limit exchanges at a time (at most
@@ -120,13 +119,6 @@ func (s *Slots[T]) Init(limit int, nonce uint64, role uint8) {
 
 // Limit returns the greatest number of slots in use at a time.
 func (s *Slots[T]) Limit() int { return int(s.limit) }
-
-// InUse returns the number of slots reserved or live. Any goroutine may call it;
-// while others reserve and release it is an estimate that may be too high.
-func (s *Slots[T]) InUse() int {
-	released := s.released.Load() // first, so that the difference is not negative
-	return int((s.free.Load()>>freeBits - released) & popMask)
-}
 
 // at returns the slot with this number, which must be below made.
 func (s *Slots[T]) at(i uint32) *Slot[T] {
@@ -155,7 +147,8 @@ func (s *Slots[T]) Reserve() (slot *Slot[T], ok bool) {
 		next := uint64(slot.next.Load())
 		if s.free.CompareAndSwap(head, head&^freeMask+freePop|next) {
 			if invariant.Enabled {
-				invariant.Check(slot.state.CompareAndSwap(slotIdle, slotReserved), "sched: reserved a slot in use")
+				invariant.Check(next < slotReserved, "sched: reserved a slot in use")
+				slot.next.Store(slotReserved)
 			}
 			return slot, true
 		}
@@ -172,7 +165,7 @@ func (s *Slots[T]) Resolve(t Token) *Slot[T] {
 	}
 	slot := s.at(i)
 	// The order matters: the token of a slot that is not live may be changing.
-	if slot.state.Load() != slotLive || slot.token != t {
+	if slot.next.Load() != slotLive || slot.token != t {
 		return nil
 	}
 	return slot
@@ -184,10 +177,7 @@ func (s *Slots[T]) Resolve(t Token) *Slot[T] {
 // table (and panics under the tag "invariants").
 func (s *Slots[T]) Release(slot *Slot[T]) {
 	if invariant.Enabled {
-		invariant.Check(slot.state.Load() != slotIdle, "sched: released a free slot")
-	}
-	if slot.state.Load() != slotIdle {
-		slot.state.Store(slotIdle)
+		invariant.Check(slot.next.Load() >= slotReserved, "sched: released a free slot")
 	}
 	var zero T
 	slot.Value = zero
@@ -196,11 +186,11 @@ func (s *Slots[T]) Release(slot *Slot[T]) {
 	generation := Token(slot.token.generation()+1) & generationMask
 	slot.token = slot.token&^(generationMask<<generationShift) | generation<<generationShift
 	if slot.token == s.base|Token(i) {
+		slot.next.Store(0)
 		s.retired.Add(1)
 	} else {
 		s.push(i+1, &slot.next)
 	}
-	s.released.Add(1)
 }
 
 // push makes a chain of free slots available: from the one numbered first-1 to

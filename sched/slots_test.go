@@ -85,8 +85,8 @@ func TestSlotsAgainstMaps(t *testing.T) {
 					}
 				}
 			}
-			if s.InUse() != len(m.reserved)+len(m.live) {
-				t.Fatalf("step %d: InUse %d, want %d", step, s.InUse(), len(m.reserved)+len(m.live))
+			if s.inUse() != len(m.reserved)+len(m.live) {
+				t.Fatalf("step %d: InUse %d, want %d", step, s.inUse(), len(m.reserved)+len(m.live))
 			}
 		}
 	})
@@ -142,8 +142,8 @@ func TestSlotsNeverMove(t *testing.T) {
 		slot.Publish()
 		all = append(all, slot)
 	}
-	if len(all) != 3000 || s.InUse() != 3000 {
-		t.Fatalf("reserved %d, in use %d", len(all), s.InUse())
+	if len(all) != 3000 || s.inUse() != 3000 {
+		t.Fatalf("reserved %d, in use %d", len(all), s.inUse())
 	}
 	for i, slot := range all {
 		if s.Resolve(slot.Token()) != slot || slot.Value[0] != i {
@@ -179,8 +179,8 @@ func TestSlotsRetireASlotThatIsUsedUp(t *testing.T) {
 		t.Fatal("the last generation does not resolve")
 	}
 	s.Release(slot)
-	if s.InUse() != 1 {
-		t.Fatalf("%d in use, want 1", s.InUse())
+	if s.inUse() != 1 {
+		t.Fatalf("%d in use, want 1", s.inUse())
 	}
 	fresh, ok := s.Reserve()
 	if !ok || fresh == slot || fresh.Token().slot() == first.slot() {
@@ -215,12 +215,12 @@ func TestSlotsTableUsedUpReservesNoMore(t *testing.T) {
 		}
 		last = slot
 	}
-	if s.InUse() != MaxSlots {
-		t.Fatalf("%d in use, want %d", s.InUse(), MaxSlots)
+	if s.inUse() != MaxSlots {
+		t.Fatalf("%d in use, want %d", s.inUse(), MaxSlots)
 	}
 	last.token |= generationMask << generationShift // its last generation
 	s.Release(last)
-	if slot, ok := s.Reserve(); ok || s.InUse() != MaxSlots-1 {
+	if slot, ok := s.Reserve(); ok || s.inUse() != MaxSlots-1 {
 		t.Fatalf("gave out %#x from a table that is used up", slot.Token())
 	}
 }
@@ -302,8 +302,8 @@ func TestSlotsManyReserversOneLoop(t *testing.T) {
 	for len(live) > 0 {
 		end(0)
 	}
-	if s.InUse() != 0 {
-		t.Fatalf("%d in use at the end", s.InUse())
+	if s.inUse() != 0 {
+		t.Fatalf("%d in use at the end", s.inUse())
 	}
 	t.Logf("%d handed over, %d refused", len(seen), refused.Load())
 }
@@ -349,4 +349,14 @@ func TestSlotsAllocateNothing(t *testing.T) {
 		slot.Publish()
 		s.Release(s.Resolve(slot.Token()))
 	})
+}
+
+// inUse counts the slots that are neither free nor retired, while nobody else uses
+// the table.
+func (s *Slots[T]) inUse() int {
+	n := int(s.made.Load() - s.retired.Load())
+	for i := uint32(s.free.Load() & freeMask); i != 0; i = s.at(i - 1).next.Load() {
+		n--
+	}
+	return n
 }

@@ -559,7 +559,7 @@ func (a *Association) dispatch() bool {
 		close(a.helloCame) // a second HELLO ends the association
 		a.each(func(cc ChannelConn) { cc.HandleHello(h) })
 	case conn.EventCredit:
-		a.handleCredit(&ev)
+		a.handleCredit(ev)
 	case conn.EventClosed:
 		a.finish(ev.Err)
 	}

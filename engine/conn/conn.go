@@ -312,6 +312,7 @@ type Conn struct {
 
 	ours, theirs channelSet
 
+	event   Event // Poll's
 	scan    wire.Scanner
 	openers [knownChannels]*record.Opener
 	sealers [knownChannels]sendSide
@@ -324,6 +325,7 @@ type Conn struct {
 	worked    bool   // anything else did
 	sealed    int    // octets sealed into the current batch
 	total     uint64 // octets sealed in all
+	tally     tally
 	begin     beginState
 	queue     sched.Queue
 	replies   int // queued answers to control frames
@@ -477,6 +479,7 @@ func (c *Conn) Expanded() bool {
 // after it.
 func (c *Conn) Release() {
 	c.state = stateDone
+	c.tally.give(c.cfg.Counters)
 	c.scan.Release()
 	c.dropQueue()
 	for i := range c.sealers {

@@ -13,7 +13,7 @@ import (
 
 // handleCommon serves the frame types that mean the same on every channel
 // (draft-bubblefish-npamp-02, section 4; D13).
-func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) (Event, bool) {
+func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) bool {
 	switch t {
 	case wire.TypePing:
 		c.cfg.Counters.PingsIn.Add(1)
@@ -51,7 +51,7 @@ func (c *Conn) handleCommon(t wire.FrameType, ch wire.Channel, pt []byte) (Event
 	default:
 		c.cfg.Counters.UnknownType.Add(1)
 	}
-	return Event{}, false
+	return false
 }
 
 // cutText keeps of a peer's text what our own may be long.
@@ -73,7 +73,7 @@ func (c *Conn) handleClose(ch wire.Channel) {
 	c.end(e)
 }
 
-func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) (Event, bool) {
+func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) bool {
 	if ch != wire.ChannelControl {
 		return c.handleStreamUpdate(ch, pt)
 	}
@@ -87,7 +87,7 @@ func (c *Conn) handleFlowUpdate(ch wire.Channel, pt []byte) (Event, bool) {
 	default:
 		c.credit.Update(limit)
 	}
-	return Event{}, false
+	return false
 }
 
 // creditInForce: connection-level credit counts only if both HELLOs carried
@@ -115,26 +115,27 @@ func (c *Conn) receiveCredit(n int) bool {
 }
 
 // handleControl serves Control's own frames after the handshake.
-func (c *Conn) handleControl(t wire.FrameType, pt []byte) (Event, bool) {
+func (c *Conn) handleControl(t wire.FrameType, pt []byte) bool {
 	switch t {
 	case wire.TypeHello:
 		if c.hasHello {
 			c.fail(control.CodeProtocol, ErrHello)
-			return Event{}, false
+			return false
 		}
 		if err := control.ParseHello(&c.peerHello, pt); err != nil {
 			c.fail(control.CodeProtocol, ErrHello)
-			return Event{}, false
+			return false
 		}
 		if !c.adoptHello() {
 			c.fail(control.CodeLimit, ErrCredit)
-			return Event{}, false
+			return false
 		}
-		return Event{Kind: EventHello}, true
+		c.event.Kind = EventHello
+		return true
 	case wire.TypeHelloDone:
 		if !c.hasHello || c.helloDone || len(pt) != 0 {
 			c.fail(control.CodeProtocol, ErrHello)
-			return Event{}, false
+			return false
 		}
 		c.helloDone = true
 	case wire.TypeMasterRatchet:
@@ -148,7 +149,7 @@ func (c *Conn) handleControl(t wire.FrameType, pt []byte) (Event, bool) {
 	default:
 		c.cfg.Counters.UnknownType.Add(1)
 	}
-	return Event{}, false
+	return false
 }
 
 // adoptHello applies the peer's HELLO. It reports false if the peer has sent more

@@ -26,8 +26,9 @@ const (
 	EventClosed
 )
 
-// Event is what Poll gives. Payload is borrowed until the next call of any
-// Handle or Poll method.
+// Event is what Poll gives. It and its Payload are borrowed until the next call of
+// any Handle or Poll method. A field that says nothing about its kind may hold
+// anything.
 type Event struct {
 	Kind    EventKind
 	Channel wire.Channel
@@ -49,10 +50,16 @@ func (c *Conn) HandleBytes(now time.Duration, b []byte) {
 }
 
 // Poll gives the next event of the input, or false when there is none.
-func (c *Conn) Poll() (Event, bool) {
+//
+// The event is the Conn's own: to hand it up by value through three calls took 30 ns a
+// frame, since each copy loads in 16 octets what was just stored in fields.
+func (c *Conn) Poll() (ev *Event, ok bool) {
 	for {
 		if c.state >= stateClosed {
-			return c.pollClosed()
+			if !c.pollClosed() {
+				return nil, false
+			}
+			return &c.event, true
 		}
 		h, ok, err := c.scan.Header()
 		if err != nil {
@@ -60,7 +67,7 @@ func (c *Conn) Poll() (Event, bool) {
 			continue
 		}
 		if !ok {
-			return Event{}, false
+			return nil, false
 		}
 		// The header's rules come before the payload is waited for, so that a
 		// lie in it costs the peer the association and us no memory.
@@ -82,10 +89,10 @@ func (c *Conn) Poll() (Event, bool) {
 			continue
 		}
 		if !ok {
-			return Event{}, false
+			return nil, false
 		}
-		if ev, ok := c.handleFrame(ch, f); ok { // h may be gone: Frame moved it
-			return ev, true
+		if c.handleFrame(ch, f) { // h may be gone: Frame moved it
+			return &c.event, true
 		}
 	}
 }
@@ -123,7 +130,7 @@ func (c *Conn) opener(ch wire.Channel) *record.Opener {
 	return o
 }
 
-func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
+func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) bool {
 	wireLen := f.Len()
 	t, fl := f.Header().Type(), f.Header().Flags()
 	pt, err := c.opener(ch).Open(f)
@@ -131,13 +138,13 @@ func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 		if t == wire.TypeClose {
 			// A forged CLOSE must not end the association (fault table).
 			c.cfg.Counters.BadClose.Add(1)
-			return Event{}, false
+			return false
 		}
 		c.fail(control.CodeCrypto, err)
-		return Event{}, false
+		return false
 	}
-	c.cfg.Counters.FramesIn.Add(1)
-	c.cfg.Counters.OctetsIn.Add(uint64(wireLen))
+	c.tally.framesIn++
+	c.tally.octetsIn += uint64(wireLen)
 	c.lastRecv = c.now
 	c.heard = true
 	c.pings = 0
@@ -145,7 +152,7 @@ func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 	if ch != wire.ChannelControl {
 		if !c.receiveCredit(len(pt)) {
 			c.fail(control.CodeLimit, ErrCredit)
-			return Event{}, false
+			return false
 		}
 	}
 	if t < wire.FirstChannelType {
@@ -156,14 +163,18 @@ func (c *Conn) handleFrame(ch wire.Channel, f wire.Frame) (Event, bool) {
 	}
 	if c.state == stateClosing && c.closeSent {
 		// We said CLOSE; what the peer sent before it saw that is no use to anyone.
-		return Event{}, false
+		return false
 	}
-	return Event{Kind: EventFrame, Channel: ch, Type: t, Flags: fl, Payload: pt}, true
+	ev := &c.event
+	ev.Kind, ev.Channel, ev.Type, ev.Flags, ev.Payload = EventFrame, ch, t, fl, pt
+	return true
 }
 
 // Settle ends a turn: what is left of the input is copied. After it the slice
 // given to HandleBytes is no longer used.
 func (c *Conn) Settle() {
+	c.tally.give(c.cfg.Counters)
+	c.event.Payload = nil
 	if c.state >= stateClosed {
 		return
 	}
@@ -194,12 +205,13 @@ func (c *Conn) HandleEOF(now time.Duration, cause error) {
 	c.end(&CloseError{Remote: true, Code: c.peerError, Text: c.peerErrorText, Cause: err})
 }
 
-func (c *Conn) pollClosed() (Event, bool) {
+func (c *Conn) pollClosed() bool {
 	if c.state == stateDone {
-		return Event{}, false
+		return false
 	}
 	c.state = stateDone
-	return Event{Kind: EventClosed, Err: c.failure}, true
+	c.event = Event{Kind: EventClosed, Err: c.failure}
+	return true
 }
 
 // fail ends the association because of what the peer did: ERROR, then CLOSE,

@@ -221,7 +221,7 @@ func (r *rig) turn(b []byte) ([]Event, []sentFrame) {
 		if ev.Kind == EventClosed {
 			r.ended = ev.Err
 		}
-		evs = append(evs, ev)
+		evs = append(evs, *ev)
 	}
 	r.c.Settle()
 	out := r.take()
@@ -233,7 +233,7 @@ func (r *rig) turn(b []byte) ([]Event, []sentFrame) {
 		if ev.Kind == EventClosed {
 			r.ended = ev.Err
 		}
-		evs = append(evs, ev)
+		evs = append(evs, *ev)
 	}
 	return evs, out
 }

@@ -49,6 +49,7 @@ func (c *Conn) Calm() bool { return c.lively && !c.worked }
 func (c *Conn) TakeBatch() []byte {
 	c.flush()
 	c.renewRoots()
+	c.tally.give(c.cfg.Counters)
 	b := c.batch
 	c.batch, c.inBatch = nil, false
 	return b
@@ -111,7 +112,9 @@ func (c *Conn) Begin(ch wire.Channel, t wire.FrameType, n int) ([]byte, error) {
 		}
 		start := len(c.batch)
 		c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
-		c.begin = beginState{open: true, ch: ch, t: t, max: n, start: start}
+		// One by one: a literal is put together elsewhere and then copied.
+		g := &c.begin
+		g.open, g.ch, g.t, g.max, g.start, g.buf = true, ch, t, n, start, nil
 		at := start + wire.HeaderLen
 		return c.batch[at : at : at+n+wire.TagLen], nil
 	}
@@ -128,11 +131,11 @@ func (c *Conn) End(b []byte) error { return c.EndFlow(nil, b) }
 // EndFlow is End under a flow: if the frame has to wait, it waits among the
 // frames of f.
 func (c *Conn) EndFlow(f *sched.Flow, b []byte) error {
-	g := c.begin
+	g := &c.begin
 	if !g.open {
 		return ErrBegin
 	}
-	c.begin = beginState{}
+	g.open = false
 	// An append beyond what Begin was told has moved the slice elsewhere. (The
 	// tag's room keeps the slice of an empty plaintext from having no place.)
 	var home []byte
@@ -142,14 +145,14 @@ func (c *Conn) EndFlow(f *sched.Flow, b []byte) error {
 		home = c.batch[:g.start+wire.HeaderLen+1][g.start+wire.HeaderLen:]
 	}
 	if len(b) > g.max || unsafe.SliceData(b) != unsafe.SliceData(home) {
-		if g.buf != nil {
-			g.buf.Release()
-		}
+		g.buf.Release()
+		g.buf = nil
 		return ErrTooLarge
 	}
-	if g.buf != nil {
-		g.buf.B = g.buf.B[:wire.HeaderLen+len(b)]
-		c.push(g.ch, g.t, 0, f, g.buf)
+	if queued := g.buf; queued != nil {
+		queued.B = queued.B[:wire.HeaderLen+len(b)]
+		g.buf = nil
+		c.push(g.ch, g.t, 0, f, queued)
 		return nil
 	}
 	c.batch = c.batch[:g.start+wire.HeaderLen+len(b)]
@@ -158,9 +161,7 @@ func (c *Conn) EndFlow(f *sched.Flow, b []byte) error {
 
 // Cancel gives up the frame that Begin started.
 func (c *Conn) Cancel() {
-	if c.begin.buf != nil {
-		c.begin.buf.Release()
-	}
+	c.begin.buf.Release()
 	c.begin = beginState{}
 }
 
@@ -355,8 +356,8 @@ func (c *Conn) sealAt(start int, ch wire.Channel, t wire.FrameType, fl wire.Flag
 		c.credit.Take(n)
 		c.lastSent = c.now
 	}
-	c.cfg.Counters.FramesOut.Add(1)
-	c.cfg.Counters.OctetsOut.Add(uint64(len(out) - start))
+	c.tally.framesOut++
+	c.tally.octetsOut += uint64(len(out) - start)
 	return nil
 }
 

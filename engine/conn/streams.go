@@ -69,15 +69,16 @@ func (c *Conn) GrantStream(ch wire.Channel, octets uint64, corr []byte) error {
 }
 
 // handleStreamUpdate takes a FLOW_UPDATE on another channel than Control.
-func (c *Conn) handleStreamUpdate(ch wire.Channel, pt []byte) (Event, bool) {
+func (c *Conn) handleStreamUpdate(ch wire.Channel, pt []byte) bool {
 	if !c.streamCreditInForce() {
 		c.cfg.Counters.UnknownType.Add(1)
-		return Event{}, false
+		return false
 	}
 	octets, corr, err := control.ParseStreamFlowUpdate(pt)
 	if err != nil {
 		c.fail(control.CodeProtocol, ErrControl)
-		return Event{}, false
+		return false
 	}
-	return Event{Kind: EventCredit, Channel: ch, Type: wire.TypeFlowUpdate, Payload: corr, Octets: octets}, true
+	c.event = Event{Kind: EventCredit, Channel: ch, Type: wire.TypeFlowUpdate, Payload: corr, Octets: octets}
+	return true
 }

@@ -639,6 +639,10 @@ func (l *Load) gather(s *Sample) {
 	}
 }
 
+// Last changes how long runs measure from now on, in place of Options.Duration. It
+// is not called during a run.
+func (l *Load) Last(d time.Duration) { l.o.Duration = d }
+
 // Fault is the first thing that did not go as it should; nil if there was none.
 func (l *Load) Fault() error {
 	l.wrong(nil) // from now on it stands

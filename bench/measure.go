@@ -87,9 +87,18 @@ func IdleMemory(ctx context.Context, o Options, t Target, server Server, progres
 	}
 	fmt.Fprintf(progress, "bench: %d connections stand; quiet for %v\n", o.Conns, o.Quiet)
 	m := &Memory{Connections: o.Conns, Base: kib(base, Usage{}, 1)}
-	if m.Before, m.SettledBefore, err = quiet(ctx, o, server, base); err != nil {
+	begun, err := server.Usage()
+	if err != nil {
 		return nil, err
 	}
+	start := time.Now()
+	ended, settled, err := quiet(ctx, o, server)
+	if err != nil {
+		return nil, err
+	}
+	m.Before, m.SettledBefore = kib(ended, base, o.Conns), kib(settled, base, o.Conns)
+	used, shares := ended.Sub(begun), float64(o.Conns)*time.Since(start).Seconds()
+	m.CPU, m.Allocs = rounded(float64(used.CPU())/float64(time.Microsecond)/shares, 3), rounded(float64(used.Allocs)/shares, 4)
 	if o.Burst > 0 && o.LargeSize > 0 {
 		burst := conns[:min(o.Burst, len(conns))]
 		if err := once(ctx, burst, Large); err != nil {
@@ -97,20 +106,22 @@ func IdleMemory(ctx context.Context, o Options, t Target, server Server, progres
 		}
 		fmt.Fprintf(progress, "bench: a burst of %d octets on %d of them; quiet for %v\n", o.LargeSize, len(burst), o.Quiet)
 	}
-	m.After, m.SettledAfter, err = quiet(ctx, o, server, base)
+	ended, settled, err = quiet(ctx, o, server)
+	m.After, m.SettledAfter = kib(ended, base, o.Conns), kib(settled, base, o.Conns)
 	return m, err
 }
 
-func quiet(ctx context.Context, o Options, server Server, base Usage) (asIs, settled float64, err error) {
-	if err := pause(ctx, o.Quiet); err != nil {
-		return 0, 0, err
+// quiet waits and says what the server had used at its end, before and after it
+// collected its garbage.
+func quiet(ctx context.Context, o Options, server Server) (ended, settled Usage, err error) {
+	if err = pause(ctx, o.Quiet); err != nil {
+		return ended, settled, err
 	}
-	u, err := server.Usage()
-	if err != nil {
-		return 0, 0, err
+	if ended, err = server.Usage(); err != nil {
+		return ended, settled, err
 	}
-	s, err := server.Settle()
-	return kib(u, base, o.Conns), kib(s, base, o.Conns), err
+	settled, err = server.Settle()
+	return ended, settled, err
 }
 
 func kib(u, base Usage, conns int) float64 {

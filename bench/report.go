@@ -59,6 +59,10 @@ type Memory struct {
 	SettledBefore float64 `json:"settled_before_kib"`
 	After         float64 `json:"after_kib"`
 	SettledAfter  float64 `json:"settled_after_kib"`
+	// CPU time in us, and objects allocated, of a connection in a second in which it
+	// said nothing, before the burst.
+	CPU    float64 `json:"quiet_cpu_us_per_second"`
+	Allocs float64 `json:"quiet_allocs_per_second"`
 	// Base is what the process held without connections, in KiB.
 	Base float64 `json:"base_kib"`
 }
@@ -200,6 +204,7 @@ func (r *Report) Rows() (rows [][2]string) {
 		add("resident", "%.2f KiB a connection before the burst, %.2f after it", m.SettledBefore, m.SettledAfter)
 		add("as it was", "%.2f KiB before, %.2f after, without collecting garbage for the reading", m.Before, m.After)
 		add("base", "%.0f KiB without connections", m.Base)
+		add("quiet", "%.3g us CPU and %.3g allocs a second for each connection", m.CPU, m.Allocs)
 		return rows
 	}
 	add(noun, "%d in %v, %d errors", r.Requests, r.Elapsed.Round(time.Millisecond), r.Errors)

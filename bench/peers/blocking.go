@@ -26,7 +26,7 @@ import (
 // the loop and the batch. It serves our own client and nobody else.
 type blockingServer struct {
 	o        bench.Options
-	buffered bool // it reads through a buffer, and so less often than once a frame
+	buffered bool // it reads through a buffer, and so less often than once a frame where many come at once
 	identity identity.PrivateKey
 	tls      *tls.Config // nil: raw TCP
 	handled  bench.Counter
@@ -120,7 +120,9 @@ type blockingConn struct {
 	s    *blockingServer
 	nc   net.Conn
 	r    io.Reader
-	in   []byte
+	in   []byte // what was read, of which the first done octets are worked off
+	done int
+	size int               // of the frame that was last handed out, which begins there
 	open [2]*record.Opener // Control, Bridge
 
 	mu   sync.Mutex
@@ -163,23 +165,34 @@ func (s *blockingServer) serve(nc net.Conn) {
 	}
 }
 
-// frame reads the next frame: its header, which says how long it is, and the rest.
+// frame reads the next frame. It asks for as many octets as the frame before had,
+// so that one read brings one frame where frames are alike; the header says what is
+// missing, and what came of the frame behind waits for its turn.
 func (c *blockingConn) frame(most int) (wire.Frame, error) {
-	c.in = slices.Grow(c.in[:0], wire.HeaderLen)[:wire.HeaderLen]
-	if _, err := io.ReadFull(c.r, c.in); err != nil {
-		return wire.Frame{}, err
+	c.done += c.size
+	want, known := max(c.size, wire.HeaderLen), false
+	for {
+		have := c.in[c.done:]
+		if !known && len(have) >= wire.HeaderLen {
+			h, err := wire.ParseHeader(have, most)
+			if err != nil {
+				return wire.Frame{}, err
+			}
+			want, known = wire.HeaderLen+h.PayloadLen(), true
+		}
+		if known && len(have) >= want {
+			f, n, err := wire.ParseFrame(have, most)
+			c.size = n
+			return f, err
+		}
+		c.in, c.done = c.in[:copy(c.in, have)], 0
+		c.in = slices.Grow(c.in, want-len(c.in))
+		n, err := c.r.Read(c.in[len(c.in):want])
+		if n == 0 && err != nil {
+			return wire.Frame{}, err
+		}
+		c.in = c.in[:len(c.in)+n]
 	}
-	h, err := wire.ParseHeader(c.in, most)
-	if err != nil {
-		return wire.Frame{}, err
-	}
-	n := wire.HeaderLen + h.PayloadLen()
-	c.in = slices.Grow(c.in, n-len(c.in))[:n]
-	if _, err := io.ReadFull(c.r, c.in[wire.HeaderLen:]); err != nil {
-		return wire.Frame{}, err
-	}
-	f, _, err := wire.ParseFrame(c.in, most)
-	return f, err
 }
 
 func (c *blockingConn) handshake() error {

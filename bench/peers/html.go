@@ -17,7 +17,7 @@ func (r *result) writePage(w io.Writer) error {
 		Intro: "All were measured in one run, in short turns one after the other, by the same load. Compare figures of one page only.",
 		Facts: [][2]string{
 			{"machine", r.Machine.String()},
-			{"turns", fmt.Sprintf("%d of %v each", r.Rounds, r.Slice)},
+			{"turns", fmt.Sprintf("%d of up to %v each", r.Rounds, r.Slice)},
 			{"took", r.Took.String()},
 		},
 	}
@@ -25,13 +25,13 @@ func (r *result) writePage(w io.Writer) error {
 		p.Facts = append(p.Facts, [2]string{of.name, of.what})
 	}
 	if len(r.Goals) > 0 {
-		s := page.Section{Title: "What we aim at", Note: "Each is written so that more is better.", Table: [][]string{{"goal", "at least", "got", ""}}, Marked: map[int]bool{}, Prose: true}
+		s := page.Section{Title: "What we aim at", Note: "Each is written so that more is better.", Table: [][]string{{"goal", "at least", "got", "least to most", "rounds", ""}}, Marked: map[int]bool{}, Prose: true}
 		for i, g := range r.Goals {
 			verdict := "missed"
 			if g.Met {
 				verdict, s.Marked[i] = "met", true
 			}
-			s.Table = append(s.Table, []string{g.Goal, fmt.Sprintf("%.2f", g.Want), fmt.Sprintf("%.2f", g.Got), verdict})
+			s.Table = append(s.Table, []string{g.Goal, fmt.Sprintf("%.2f", g.Want), fmt.Sprintf("%.2f", g.Got), fmt.Sprintf("%.2f to %.2f", g.Least, g.Most), fmt.Sprint(g.Rounds), verdict})
 		}
 		p.Sections = append(p.Sections, s)
 	}

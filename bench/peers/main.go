@@ -48,8 +48,9 @@ const (
 	// limit bounds a run that hangs.
 	limit = 30 * time.Minute
 	// quickly is how long a quick run takes, but for the idle connections: on a
-	// machine that is busy otherwise it makes fewer rounds.
-	quickly = 32 * time.Second
+	// machine that is busy otherwise its turns are shorter, though not than shortest.
+	quickly  = 38 * time.Second
+	shortest = 25 * time.Millisecond
 )
 
 // plan is the command line.
@@ -59,7 +60,7 @@ type plan struct {
 	loops         int
 	idle          int
 	quiet         time.Duration
-	budget        time.Duration // for all rounds; 0: as long as they take
+	budget        time.Duration // for all scenarios; 0: as long as they take
 	events        int           // of a stream at most; 0: as many as it has
 	scenarios     []*scenario
 	peers         []*peer
@@ -71,7 +72,7 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 	p := new(plan)
 	fs := flag.NewFlagSet("peers", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	quick := fs.Bool("quick", false, "few and short rounds: under a minute")
+	quick := fs.Bool("quick", false, "short turns and few of them, three to each peer in each scenario: under a minute")
 	fs.IntVar(&p.rounds, "rounds", 9, "give each peer `N` turns in each scenario")
 	fs.DurationVar(&p.slice, "slice", 700*time.Millisecond, "measure for `D` in each turn")
 	fs.DurationVar(&p.warmup, "warmup", 150*time.Millisecond, "run for `D` before that")
@@ -93,8 +94,8 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 	if *quick {
 		for name, value := range map[string]func(){
 			"rounds":     func() { p.rounds = 3 },
-			"slice":      func() { p.slice = 80 * time.Millisecond },
-			"warmup":     func() { p.warmup = 20 * time.Millisecond },
+			"slice":      func() { p.slice = 60 * time.Millisecond },
+			"warmup":     func() { p.warmup = 15 * time.Millisecond },
 			"idle-conns": func() { p.idle = 400 },
 			"quiet":      func() { p.quiet = 5600 * time.Millisecond }, // we let go of what rests for 5 s
 			"events":     func() { p.events = 200 },
@@ -115,6 +116,9 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 	if err != nil {
 		fmt.Fprintln(stderr, "peers:", err)
 		return nil, errUsage
+	}
+	if *among == "" {
+		p.peers = slices.DeleteFunc(slices.Clone(p.peers), func(of *peer) bool { return of.asked })
 	}
 	p.peers = slices.Concat(ours, p.peers)
 	return p, nil

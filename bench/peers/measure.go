@@ -55,8 +55,11 @@ func (p *plan) measure(ctx context.Context, progress io.Writer) (*result, error)
 	return r, nil
 }
 
-// scenario measures all peers in turns, a few times, or until a time after which no
-// further round is begun.
+// between is what lies between two turns: what is in flight ends.
+const between = 10 * time.Millisecond
+
+// scenario measures all peers in turns, a few times. Where there is a time at which
+// it should be over, turns are as short as that wants.
 func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, until time.Time, progress io.Writer) (*outcome, error) {
 	var turns []*turn
 	begun := time.Now()
@@ -94,16 +97,18 @@ func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, until ti
 	if s.kind == bench.Idle {
 		rounds = 0 // all of it was done in the beginning
 	}
+	slice := p.slice
+	if count := time.Duration(rounds * len(turns)); count > 0 && !until.IsZero() {
+		slice = min(slice, max(time.Until(until)/count-p.warmup-between, shortest))
+	}
 	for round := range rounds {
-		if round > 0 && !until.IsZero() && time.Now().After(until) {
-			break
-		}
 		for i := range turns {
 			// Who comes first changes, since the first may find another machine.
 			t := turns[(i+round)%len(turns)]
 			if t.err != nil {
 				continue
 			}
+			t.load.Last(slice)
 			sample, err := t.load.Run(ctx, t.server, io.Discard)
 			if err != nil {
 				t.err = err
@@ -116,7 +121,7 @@ func (p *plan) scenario(ctx context.Context, s *scenario, rate float64, until ti
 			return nil, err
 		}
 	}
-	return outcomeOf(s, rate, turns), nil
+	return outcomeOf(s, rate, slice, turns), nil
 }
 
 // begin starts the server and connects; what is measured only once is measured.

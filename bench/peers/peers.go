@@ -36,9 +36,18 @@ type peer struct {
 	transport string
 	// serverGoroutines says that only its client is on event loops.
 	serverGoroutines bool
+	// tls of N-PAMP's transport, where it is not our own.
+	tls string
 	// floor says that the peer protects nothing: it shows what is there to be had.
 	floor bool
+	// asked says that the peer is only there when it is asked for by name. It is ours
+	// in another shape.
+	asked bool
 }
+
+// protocol tells whether the peer is one that we are compared with for what it
+// offers.
+func (p *peer) protocol() bool { return !p.floor && !p.asked }
 
 var quiet = slog.New(slog.DiscardHandler)
 
@@ -60,6 +69,7 @@ var others = []*peer{
 	{name: "buffered-tcp", what: "the same, which reads through a buffer", shapes: both, serve: serveBuffered, reach: reachTrestle, transport: "tcp", serverGoroutines: true},
 	{name: "blocking-tls", what: "N-PAMP, a goroutine a connection, over TLS", shapes: both, serve: serveBlocking, reach: reachTrestle, transport: "tls", serverGoroutines: true},
 	{name: "echo", what: "gnet echo over raw TCP: no protocol and no protection", shapes: both, not: []string{bench.Stream, bench.Fanout, bench.Notify, bench.Mixed}, serve: serveEcho, reach: reachEcho, transport: "tcp", floor: true},
+	{name: "trestle-std", what: "Trestle over TLS, whose records crypto/tls makes", shapes: both, serve: serveTrestle, reach: reachTrestle, transport: "tls", tls: bench.StandardTLS, asked: true},
 }
 
 func all() []*peer { return append(append([]*peer(nil), ours...), others...) }

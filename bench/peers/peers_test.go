@@ -27,11 +27,13 @@ func TestMain(m *testing.M) {
 
 // Every peer does its work in every scenario that it has a part in.
 func TestEveryPeerDoesItsWork(t *testing.T) {
-	p, err := parse([]string{"--rounds", "2", "--slice", "30ms", "--warmup", "5ms", "--idle-conns", "5", "--quiet", "10ms"}, io.Discard)
+	p, err := parse([]string{"--rounds", "3", "--slice", "50ms", "--warmup", "5ms", "--idle-conns", "5", "--quiet", "10ms"}, io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	p.small = true
+	p.peers = append(p.peers, find("trestle-std")) // who asks for it
+	p.budget = time.Millisecond                    // makes turns short, but never fewer
 	var progress bytes.Buffer
 	r, err := p.measure(t.Context(), &progress)
 	if err != nil {
@@ -66,6 +68,7 @@ func TestEveryPeerDoesItsWork(t *testing.T) {
 	if strings.Contains(progress.String(), "fault") {
 		t.Errorf("progress:\n%s", progress.String())
 	}
+	demandFigures(t, p, r)
 	for name, write := range map[string]func(io.Writer) error{"tables": r.writeTables, "JSON": r.writeJSON, "page": r.writePage} {
 		var out bytes.Buffer
 		if err := write(&out); err != nil {
@@ -75,6 +78,94 @@ func TestEveryPeerDoesItsWork(t *testing.T) {
 			if !strings.Contains(out.String(), want) {
 				t.Errorf("%s: no %q", name, want)
 			}
+		}
+	}
+}
+
+// demandFigures checks that the JSON of a result has, for each scenario and peer,
+// rate, latency, costs, memory and how we stand to the peer.
+func demandFigures(t *testing.T, p *plan, r *result) {
+	t.Helper()
+	var text bytes.Buffer
+	if err := r.writeJSON(&text); err != nil {
+		t.Fatal(err)
+	}
+	type number = *float64 // nil where it is missing
+	type parts struct {
+		Rate number `json:"rate"`
+		CPU  number `json:"server_cpu"`
+		P50  number `json:"p50"`
+		P99  number `json:"p99"`
+	}
+	var read struct {
+		Scenarios []struct {
+			Name  string
+			Peers []struct {
+				Peer     string
+				Rounds   int    `json:"rounds"`
+				Rate     number `json:"per_second"`
+				P50      number `json:"p50_ns"`
+				P99      number `json:"p99_ns"`
+				CPU      number `json:"server_cpu_us"`
+				Allocs   number `json:"server_allocs"`
+				Resident number `json:"resident_kib"`
+				Ours     map[string]struct {
+					parts
+					Memory number `json:"resident_kib"`
+					Rounds int    `json:"rounds"`
+					Least  parts  `json:"least"`
+					Most   parts  `json:"most"`
+				} `json:"our_ratio"`
+			}
+		}
+		Goals []struct {
+			Goal             string
+			Got, Least, Most number
+			Rounds           int
+			Want             number `json:"at_least"`
+		}
+	}
+	if err := json.Unmarshal(text.Bytes(), &read); err != nil {
+		t.Fatal(err)
+	}
+	missing := func(all ...number) bool { return slices.Contains(all, nil) }
+	for _, s := range read.Scenarios {
+		idle := s.Name == "idle"
+		for _, f := range s.Peers {
+			if missing(f.Rate, f.P50, f.P99, f.CPU, f.Allocs, f.Resident) {
+				t.Errorf("%s, %s: a figure is missing: %+v", s.Name, f.Peer, f)
+				continue
+			}
+			// What an idle connection costs may be too little to be seen, in a moment.
+			if !idle && (*f.Rate <= 0 || *f.P50 <= 0 || *f.P99 < *f.P50 || *f.CPU <= 0 || *f.Allocs < 0 || *f.Resident <= 0 || f.Rounds != p.rounds) {
+				t.Errorf("%s, %s: %v a second, p50 %v, p99 %v, %v us, %v allocs, %v KiB, %d rounds", s.Name, f.Peer, *f.Rate, *f.P50, *f.P99, *f.CPU, *f.Allocs, *f.Resident, f.Rounds)
+			}
+			if isOurs(f.Peer) {
+				continue
+			}
+			for _, us := range ours {
+				x, ok := f.Ours[us.name]
+				if !ok || missing(x.Rate, x.CPU, x.P50, x.P99, x.Memory, x.Least.Rate, x.Least.CPU, x.Least.P50, x.Least.P99, x.Most.Rate, x.Most.CPU, x.Most.P50, x.Most.P99) {
+					t.Errorf("%s, %s: a ratio of %s is missing: %+v", s.Name, f.Peer, us.name, x)
+					continue
+				}
+				if idle {
+					continue
+				}
+				for _, three := range [][3]float64{{*x.Least.Rate, *x.Rate, *x.Most.Rate}, {*x.Least.CPU, *x.CPU, *x.Most.CPU}, {*x.Least.P50, *x.P50, *x.Most.P50}, {*x.Least.P99, *x.P99, *x.Most.P99}} {
+					if x.Rounds != p.rounds || three[0] <= 0 || !slices.IsSorted(three[:]) {
+						t.Errorf("%s, %s to %s: %v in %d rounds", s.Name, us.name, f.Peer, three, x.Rounds)
+					}
+				}
+				if *x.Memory <= 0 {
+					t.Errorf("%s, %s to %s: memory %v", s.Name, us.name, f.Peer, *x.Memory)
+				}
+			}
+		}
+	}
+	for _, g := range read.Goals {
+		if missing(g.Got, g.Least, g.Most, g.Want) || *g.Least > *g.Got || *g.Got > *g.Most || g.Rounds != 1 && g.Rounds != p.rounds {
+			t.Errorf("goal %q: %+v", g.Goal, g)
 		}
 	}
 }
@@ -116,7 +207,7 @@ func TestTheCommandLine(t *testing.T) {
 		}
 	}
 	p, err := parse([]string{"--quick", "--rounds", "5"}, io.Discard)
-	if err != nil || p.rounds != 5 || p.slice >= time.Second || len(p.peers) != len(all()) {
+	if err != nil || p.rounds != 5 || p.slice >= time.Second || p.budget == 0 || len(p.peers) != len(all())-1 {
 		t.Errorf("%v, %+v", err, p)
 	}
 	if err := run(context.Background(), []string{"--json", "/nonexistent/file"}, nil, io.Discard, io.Discard); err == nil {

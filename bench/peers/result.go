@@ -26,14 +26,17 @@ type result struct {
 
 // outcome is one scenario's.
 type outcome struct {
-	Name  string     `json:"name"`
-	What  string     `json:"what"`
-	Rate  float64    `json:"offered_per_second,omitempty"` // of an open loop
-	Peers []*figures `json:"peers"`
+	Name string  `json:"name"`
+	What string  `json:"what"`
+	Rate float64 `json:"offered_per_second,omitempty"` // of an open loop
+	// Slice is how long each turn was measured, none where each peer had but one turn.
+	Slice time.Duration `json:"slice_ns,omitempty"`
+	Peers []*figures    `json:"peers"`
 }
 
 // figures are one peer's in a scenario. Rate and costs are medians over the
-// rounds, quantiles those of all rounds together.
+// rounds, quantiles those of all rounds together. Idle connections have no rate and
+// no quantiles, and their costs are those of a connection in a second of quiet.
 type figures struct {
 	Peer  string `json:"peer"`
 	What  string `json:"what"`
@@ -69,18 +72,28 @@ type figures struct {
 }
 
 // ratio is how we stand to a peer: medians over the rounds of what one round's
-// figures are to each other, where there are rounds. Above 1 we are better in all
-// of them.
+// figures are to each other, and the least and the most that a round had. Above 1
+// we are better in all of them; 0 is where there is nothing to compare.
 type ratio struct {
-	Rate   float64 `json:"rate"`         // ours to its
-	CPU    float64 `json:"server_cpu"`   // its to ours
-	P50    float64 `json:"p50"`          // its to ours
-	P99    float64 `json:"p99"`          // its to ours
-	Memory float64 `json:"resident_kib"` // its to ours
+	ratios
+	Memory float64 `json:"resident_kib"` // its to ours; of one reading
+	Rounds int     `json:"rounds"`
+	Least  ratios  `json:"least"`
+	Most   ratios  `json:"most"`
 }
 
-func outcomeOf(s *scenario, rate float64, turns []*turn) *outcome {
+type ratios struct {
+	Rate float64 `json:"rate"`       // ours to its
+	CPU  float64 `json:"server_cpu"` // its to ours
+	P50  float64 `json:"p50"`        // its to ours
+	P99  float64 `json:"p99"`        // its to ours
+}
+
+func outcomeOf(s *scenario, rate float64, slice time.Duration, turns []*turn) *outcome {
 	o := &outcome{Name: s.name, What: s.what, Rate: math.Round(rate)}
+	if s.kind != bench.Idle {
+		o.Slice = slice
+	}
 	for _, t := range turns {
 		o.Peers = append(o.Peers, figuresOf(t))
 	}
@@ -123,6 +136,7 @@ func figuresOf(t *turn) *figures {
 	if m := t.memory; m != nil {
 		f.Shape = ""
 		f.Resident, f.After = m.SettledBefore, m.SettledAfter
+		f.CPU, f.Allocs = m.CPU, m.Allocs
 		return f
 	}
 	f.Rounds = len(t.samples)
@@ -162,11 +176,16 @@ func compare(mine, its *figures) ratio {
 		p50s = append(p50s, over(float64(y.P50), float64(x.P50)))
 		p99s = append(p99s, over(float64(y.P99), float64(x.P99)))
 	}
-	return ratio{
-		Rate: rounded(middle(rates), 2), CPU: rounded(middle(cpus), 2),
-		P50: rounded(middle(p50s), 2), P99: rounded(middle(p99s), 2),
-		Memory: over(its.Resident, mine.Resident),
+	r := ratio{Memory: over(its.Resident, mine.Resident), Rounds: n}
+	if n == 0 { // idle
+		r.CPU = over(its.CPU, mine.CPU)
+		return r
 	}
+	all := func(of func([]float64) float64) ratios {
+		return ratios{Rate: rounded(of(rates), 2), CPU: rounded(of(cpus), 2), P50: rounded(of(p50s), 2), P99: rounded(of(p99s), 2)}
+	}
+	r.ratios, r.Least, r.Most = all(middle), all(slices.Min[[]float64]), all(slices.Max[[]float64])
+	return r
 }
 
 func over(a, b float64) float64 {
@@ -204,7 +223,7 @@ func (r *result) best(name string) (rate float64) {
 			continue
 		}
 		for _, f := range o.Peers {
-			if !isOurs(f.Peer) && !find(f.Peer).floor {
+			if !isOurs(f.Peer) && find(f.Peer).protocol() {
 				rate = max(rate, f.Rate)
 			}
 		}
@@ -231,29 +250,42 @@ func (r *result) find(scenario, peer string) *figures {
 type goal struct {
 	Goal string  `json:"goal"`
 	Want float64 `json:"at_least"`
-	Got  float64 `json:"got"`
-	Met  bool    `json:"met"`
+	Got  float64 `json:"got"` // the median over the rounds
+	// Least and Most are those of a round.
+	Least  float64 `json:"least"`
+	Most   float64 `json:"most"`
+	Rounds int     `json:"rounds"`
+	Met    bool    `json:"met"`
+}
+
+// spread is what else there is to know about Got, in words.
+func (g *goal) spread() string {
+	if g.Rounds == 1 {
+		return "of one reading"
+	}
+	return fmt.Sprintf("%.2f to %.2f in %d rounds", g.Least, g.Most, g.Rounds)
 }
 
 // goals sets down those that this run can judge. Each is written so that more is
 // better.
 func (r *result) goals() {
-	ratioOf := func(scenario, us, peer string, of func(ratio) float64) (float64, bool) {
+	ratioOf := func(scenario, us, peer string) (ratio, bool) {
 		f := r.find(scenario, peer)
 		if f == nil {
-			return 0, false
+			return ratio{}, false
 		}
 		v, ok := f.Ours[us]
-		return of(v), ok
+		return v, ok
 	}
-	cpu := func(x ratio) float64 { return x.CPU }
-	rate := func(x ratio) float64 { return x.Rate }
-	p50 := func(x ratio) float64 { return x.P50 }
+	cpu := func(x ratios) float64 { return x.CPU }
+	rate := func(x ratios) float64 { return x.Rate }
+	p50 := func(x ratios) float64 { return x.P50 }
+	p99 := func(x ratios) float64 { return x.P99 }
 	for _, g := range []struct {
 		text               string
 		want               float64
 		scenario, us, peer string
-		of                 func(ratio) float64
+		of                 func(ratios) float64
 	}{
 		{"raw TCP: times less server CPU a request than grpc-go", 16, "unary-batch", "trestle-tcp", "grpc", cpu},
 		{"raw TCP: times less server CPU a request than blocking N-PAMP on raw TCP", 14, "unary-batch", "trestle-tcp", "blocking-tcp", cpu},
@@ -270,38 +302,55 @@ func (r *result) goals() {
 		{"raw TCP, one connection: times grpc-go's events a CPU second", 8, "stream-1", "trestle-tcp", "grpc", cpu},
 		{"TLS, one connection: times grpc-go's events a CPU second", 8, "stream-1", "trestle-tls", "grpc", cpu},
 	} {
-		if got, ok := ratioOf(g.scenario, g.us, g.peer, g.of); ok && got > 0 {
-			r.add(g.text, g.want, got)
+		if got, ok := ratioOf(g.scenario, g.us, g.peer); ok && g.of(got.ratios) > 0 {
+			r.add(g.text, g.want, got, g.of)
 		}
 	}
 	for _, us := range ours {
-		least, seen := math.Inf(1), false
+		var least ratio // to the protocol that has the best p99
 		for _, p := range others {
-			if got, ok := ratioOf("offered", us.name, p.name, func(x ratio) float64 { return x.P99 }); ok && got > 0 && !p.floor {
-				least, seen = min(least, got), true
+			got, ok := ratioOf("offered", us.name, p.name)
+			if ok && p.protocol() && got.P99 > 0 && (least.Rounds == 0 || got.P99 < least.P99) {
+				least = got
 			}
 		}
-		if seen {
-			r.add(us.what+", at equal offered load: the best protocol's p99 to ours", 1, least)
+		if least.Rounds > 0 {
+			r.add(us.what+", at equal offered load: the best protocol's p99 to ours", 1, least, p99)
 		}
 	}
 	for i, most := range []float64{8, 12} {
 		if f := r.find("idle", ours[i].name); f != nil && f.Resident > 0 {
-			r.add(fmt.Sprintf("%s, idle: %v KiB a connection to ours (%.1f KiB)", f.What, most, f.Resident), 1, most/f.Resident)
-			r.add(fmt.Sprintf("%s, after a burst: %v KiB a connection to ours (%.1f KiB)", f.What, most, f.After), 1, most/f.After)
+			r.addOne(fmt.Sprintf("%s, idle: %v KiB a connection to ours (%.1f KiB)", f.What, most, f.Resident), 1, most/f.Resident)
+			r.addOne(fmt.Sprintf("%s, after a burst: %v KiB a connection to ours (%.1f KiB)", f.What, most, f.After), 1, most/f.After)
 		}
 	}
-
 }
 
-func (r *result) add(text string, want, got float64) {
-	r.Goals = append(r.Goals, goal{text, rounded(want, 2), rounded(got, 2), got >= want})
+func (r *result) add(text string, want float64, x ratio, of func(ratios) float64) {
+	got := of(x.ratios)
+	r.Goals = append(r.Goals, goal{Goal: text, Want: rounded(want, 2), Got: rounded(got, 2), Least: of(x.Least), Most: of(x.Most), Rounds: x.Rounds, Met: got >= want})
+}
+
+// addOne is add for what is read once.
+func (r *result) addOne(text string, want, got float64) {
+	v := rounded(got, 2)
+	r.Goals = append(r.Goals, goal{Goal: text, Want: rounded(want, 2), Got: v, Least: v, Most: v, Rounds: 1, Met: got >= want})
 }
 
 func (r *result) writeJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetIndent("", "  ")
 	return e.Encode(r)
+}
+
+// rounds are how many turns each peer had that had any.
+func (o *outcome) rounds() (n int) {
+	for _, f := range o.Peers {
+		if f.Rounds > 0 && (n == 0 || f.Rounds < n) {
+			n = f.Rounds
+		}
+	}
+	return n
 }
 
 // rows of a scenario, the first of them the names of the columns.
@@ -318,9 +367,13 @@ func (o *outcome) rows() [][]string {
 		return fmt.Sprintf("%.2f", v)
 	}
 	if o.Name == "idle" {
-		rows := [][]string{{"peer", "KiB/connection", "after a burst", "to tcp", "to tls"}}
+		rows := [][]string{{"peer", "KiB/connection", "after a burst", "server us/s", "to tcp", "to tls"}}
 		for _, f := range o.Peers {
-			rows = append(rows, []string{f.Peer, num(f.Resident), num(f.After), num(f.Ours["trestle-tcp"].Memory), num(f.Ours["trestle-tls"].Memory)})
+			if f.Error != "" {
+				rows = append(rows, []string{f.Peer, f.Error})
+				continue
+			}
+			rows = append(rows, []string{f.Peer, num(f.Resident), num(f.After), num(f.CPU), num(f.Ours["trestle-tcp"].Memory), num(f.Ours["trestle-tls"].Memory)})
 		}
 		return rows
 	}
@@ -345,12 +398,15 @@ func (o *outcome) rows() [][]string {
 }
 
 func (r *result) writeTables(w io.Writer) error {
-	fmt.Fprintf(w, "%v; up to %d rounds of %v; took %v\n", r.Machine, r.Rounds, r.Slice, r.Took)
+	fmt.Fprintf(w, "%v; %d rounds of up to %v; took %v\n", r.Machine, r.Rounds, r.Slice, r.Took)
 	fmt.Fprintf(w, "rate, p50, p99 and costs are of each peer; the last columns say how many times better we are\n")
 	for _, o := range r.Scenarios {
 		fmt.Fprintf(w, "\n%s: %s", o.Name, o.What)
 		if o.Rate > 0 {
 			fmt.Fprintf(w, "; %.0f requests/s", o.Rate)
+		}
+		if o.Slice > 0 {
+			fmt.Fprintf(w, "; %d rounds of %v", o.rounds(), o.Slice.Round(time.Millisecond))
 		}
 		fmt.Fprintln(w)
 		t := tabwriter.NewWriter(w, 0, 0, 2, ' ', tabwriter.AlignRight)
@@ -372,7 +428,7 @@ func (r *result) writeTables(w io.Writer) error {
 			if g.Met {
 				verdict = "met"
 			}
-			fmt.Fprintf(t, "%s\t%s\tat least %.2f\tgot %.2f\n", verdict, g.Goal, g.Want, g.Got)
+			fmt.Fprintf(t, "%s\t%s\tat least %.2f\tgot %.2f\t%s\n", verdict, g.Goal, g.Want, g.Got, g.spread())
 		}
 		return t.Flush()
 	}

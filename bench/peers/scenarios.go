@@ -56,5 +56,8 @@ func (s *scenario) options(p *plan, of *peer, rate float64) bench.Options {
 	if of.transport != "" {
 		o.Transport = of.transport
 	}
+	if of.tls != "" {
+		o.TLS = of.tls
+	}
 	return o
 }

@@ -35,9 +35,9 @@ type conn struct {
 	slots    sched.Slots[*exchange]
 	names    sched.Table[*exchange]
 	open     *exchange
-	awaited  int                           // exchanges that somebody waits for
-	outgoing atomic.Int64                  // octets of requests not sent yet
-	room     atomic.Pointer[chan struct{}] // closed when outgoing falls; nil while nobody waits
+	awaited  int          // exchanges that somebody waits for
+	outgoing atomic.Int64 // octets of requests not sent yet
+	room     roomList     // who waits for outgoing to fall
 
 	waiting waitList // replies and requests without outbound room
 	starved waitList // streams without outbound room

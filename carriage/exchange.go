@@ -256,46 +256,6 @@ func (b *Bridge) start(a *assoc.Association, c *Call, done Completion, sub *Cons
 	return x, nil
 }
 
-// AwaitRoom waits until a request with so many foreign octets may be tried again
-// after assoc.ErrWouldBlock; others may be first. The errors are ctx's, ErrNotAttached
-// and what matches assoc.ErrClosed. Any goroutine but a loop may call it.
-func (b *Bridge) AwaitRoom(ctx context.Context, a *assoc.Association, octets int) error {
-	c, err := b.on(a)
-	if err != nil {
-		return err
-	}
-	for {
-		room := c.room.Load()
-		if room == nil {
-			ch := make(chan struct{})
-			if room = &ch; !c.room.CompareAndSwap(nil, room) {
-				continue
-			}
-		}
-		// Whoever makes room from here on closes it.
-		if held := c.outgoing.Load(); held == 0 || held+int64(octets) <= int64(b.cfg.MaxHeld) {
-			return nil
-		}
-		select {
-		case <-*room:
-		case <-a.Done():
-			return c.a.ClosedErr()
-		case <-ctx.Done():
-			return ctx.Err()
-		}
-	}
-}
-
-// left says that so many octets of requests do not wait to be sent any more.
-func (c *conn) left(octets int64) {
-	c.outgoing.Add(-octets)
-	if c.room.Load() != nil {
-		if room := c.room.Swap(nil); room != nil {
-			close(*room)
-		}
-	}
-}
-
 // Call sends c as a request on a and waits for its end. ctx bounds the wait.
 //
 // The Reply is never nil and owns its octets. The error is its Err, or Start's;

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/trestle-npamp/trestle/carriage"
@@ -648,6 +649,29 @@ func TestAwaitRoom(t *testing.T) {
 	if _, err := b.Start(a, &c, new(outcome)); !errors.Is(err, assoc.ErrClosed) {
 		t.Errorf("%v", err)
 	}
+}
+
+// Who was woken need not use the room: those behind it look for themselves.
+func TestAwaitRoomBehindOneThatGivesUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		cfg := config(nil)
+		cfg.MaxHeld = 100_000
+		p, b, _ := asking(t, cfg)
+		a := p.Client.Association
+		c := call(fmt.Sprintf(`{"jsonrpc":"2.0","id":1,"method":"m","params":["%080000d"]}`, 0))
+		c.Protocol, c.Hop = mcp, true
+		_, err := b.Start(a, &c, new(outcome))
+		must(t, err)
+		done := make(chan error, 2)
+		for range 2 { // either has room, but not both
+			go func() { done <- b.AwaitRoom(t.Context(), a, len(c.Foreign)) }()
+		}
+		synctest.Wait()
+		p.Settle()
+		for range 2 { // and neither sends anything
+			must(t, <-done)
+		}
+	})
 }
 
 // Sent is told once, before the end, and only of a request that leaves.

@@ -43,6 +43,22 @@ func (r *Report) WritePage(w io.Writer) error {
 		}})
 	}
 	p.Sections = append(p.Sections, s)
+	if c := r.Syscalls; c != nil {
+		one := singles[o.Scenario]
+		s := page.Section{Title: "System calls", Note: fmt.Sprintf("Counted by strace for both processes while %d %s were served, in a time of its own.", c.Requests, nouns[o.Scenario]), Table: [][]string{{"system call", "server, each " + one, "in vain", "client, each " + one, "in vain"}}}
+		at := make(map[string]int)
+		for side, calls := range [][]Syscall{c.Server, c.Client} {
+			for _, x := range calls {
+				if at[x.Name] == 0 {
+					at[x.Name] = len(s.Table)
+					s.Table = append(s.Table, []string{x.Name, "-", "-", "-", "-"})
+				}
+				row := s.Table[at[x.Name]]
+				row[1+2*side], row[2+2*side] = fmt.Sprintf("%.4g", x.Each), fmt.Sprintf("%.0f %%", 100*float64(x.Failed)/float64(max(x.Calls, 1)))
+			}
+		}
+		p.Sections = append(p.Sections, s)
+	}
 	return p.Write(w)
 }
 

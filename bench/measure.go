@@ -14,7 +14,7 @@ import (
 // Measure runs a scenario against the server that t reaches, and closes t. Lines
 // of progress go to progress.
 //
-// Errors: of class ErrOptions, or ErrLoad; the context's; the server's; or what
+// Errors: of class ErrOptions, ErrLoad or ErrTrace; the context's; the server's; or what
 // kept the client from connecting.
 func Measure(ctx context.Context, o Options, t Target, server Server, progress io.Writer) (*Report, error) {
 	if err := o.Validate(); err != nil {
@@ -40,6 +40,10 @@ func Measure(ctx context.Context, o Options, t Target, server Server, progress i
 	}
 	fmt.Fprintf(progress, "bench: %s: %s; warming up for %v\n", o.Scenario, o.Load(), o.Warmup)
 	s, err := l.Run(ctx, server, progress)
+	var calls *Syscalls
+	if err == nil && o.Syscalls && s.Main.Good > 0 {
+		calls, err = l.count(ctx, server, progress)
+	}
 	if err := errors.Join(err, l.Close()); err != nil {
 		return nil, err
 	}
@@ -51,7 +55,9 @@ func Measure(ctx context.Context, o Options, t Target, server Server, progress i
 			return nil, fmt.Errorf("%w in %v", ErrLoad, s.Elapsed)
 		}
 	}
-	return reportOf(o, l.Shape(), s), nil
+	r := reportOf(o, l.Shape(), s)
+	r.Syscalls = calls
+	return r, nil
 }
 
 // warmers are how many connections come and go before an empty server's memory is

@@ -79,6 +79,10 @@ type Options struct {
 	// Duration of the measured part (10 s) after Warmup (2 s).
 	Duration time.Duration `json:"duration_ns"`
 	Warmup   time.Duration `json:"warmup_ns"`
+	// Syscalls asks for a count of both processes' system calls too, in a second of
+	// its own after what is measured; see Report.Syscalls. It is not for Notify and
+	// Idle, which are not repeated.
+	Syscalls bool `json:"syscalls,omitempty"`
 	// Class is what the messages of Unary are.
 	Class string `json:"class"`
 	// Client is the shape of the client, and with Stream of the server's producers.
@@ -185,6 +189,9 @@ func (o *Options) Validate() error {
 		if !slices.Contains(c.known, c.value) {
 			return fmt.Errorf("%w: %s is %q, must be one of %s", ErrOptions, c.name, c.value, strings.Join(c.known, ", "))
 		}
+	}
+	if o.Syscalls && (o.Scenario == Notify || o.Scenario == Idle) {
+		return fmt.Errorf("%w: system calls of %s are not counted", ErrOptions, o.Scenario)
 	}
 	if o.TLS != OwnTLS && o.transport() != engine.TransportTLS {
 		return fmt.Errorf("%w: transport %s has no records of TLS", ErrOptions, o.Transport)

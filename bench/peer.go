@@ -62,6 +62,9 @@ func StartPeer(ctx context.Context, stderr io.Writer, program string, args ...st
 	return p, nil
 }
 
+// PID is the number of the process.
+func (p *Peer) PID() int { return p.cmd.Process.Pid }
+
 // Usage asks the process what it has used so far.
 func (p *Peer) Usage() (u Usage, err error) { return u, p.ask(commandUsage, &u) }
 

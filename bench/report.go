@@ -36,6 +36,8 @@ type Report struct {
 	Server Cost `json:"server"`
 	Client Cost `json:"client"`
 
+	Syscalls *Syscalls `json:"system_calls,omitempty"` // if they were asked for
+
 	Distribution []Quantile `json:"distribution,omitempty"`
 	Series       []Point    `json:"rate_over_time,omitempty"`
 }
@@ -224,6 +226,10 @@ func (r *Report) Rows() (rows [][2]string) {
 	}{{"server", r.Server}, {"client", r.Client}} {
 		c := side.cost
 		add(side.name, "%.2f us CPU/%s (%.2f in the kernel), %.4g allocs, %.4g octets, %.3g reads, %.3g writes, %.3g waits", c.CPU, one, c.System, c.Allocs, c.Octets, c.Reads, c.Writes, c.Switches)
+	}
+	if s := r.Syscalls; s != nil {
+		add("server calls", "%s", words(s.Server))
+		add("client calls", "%s; counted by strace, while %d %s were served", words(s.Client), s.Requests, noun)
 	}
 	return rows
 }

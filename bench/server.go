@@ -165,6 +165,9 @@ func Serve(ctx context.Context, o Options, log *slog.Logger, in io.Reader, out i
 	if err := o.Validate(); err != nil {
 		return err
 	}
+	if o.Syscalls {
+		allowTracing()
+	}
 	h := &server{o: o, reply: jsonMessage("reply", o.Size), topic: carriage.NewTopic(carriage.TopicOptions{})}
 	b := carriage.New(carriage.Config{
 		Protocols:   protocols(h),

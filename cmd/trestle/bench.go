@@ -27,6 +27,7 @@ file ("-" is standard output instead of the table); --report writes a page with 
    trestle bench unary
    trestle bench idle --transport tcp
    trestle bench unary --report unary.html
+   trestle bench unary --syscalls                # and what both ask of the kernel
 
 Compare only numbers of one machine and one sitting.`,
 		Action: func(_ context.Context, cmd *cli.Command) error {
@@ -47,7 +48,7 @@ type scenario struct {
 }
 
 // loopFlags are those of what repeats requests.
-var loopFlags = []string{"conns", "inflight", "size", "duration", "warmup", "client", "rate"}
+var loopFlags = []string{"conns", "inflight", "size", "duration", "warmup", "client", "rate", "syscalls"}
 
 var scenarios = []scenario{
 	{
@@ -80,7 +81,7 @@ when the server made it until the client had it.
    trestle bench stream                                         # one stream on each of 64 associations
    trestle bench stream --conns 1 --streams 64                  # 64 streams on one
    trestle bench stream --client blocking`,
-		[]string{"conns", "streams", "events", "buffer", "size", "duration", "warmup", "client"},
+		[]string{"conns", "streams", "events", "buffer", "size", "duration", "warmup", "client", "syscalls"},
 	},
 	{
 		bench.Fanout, "events to a subscriber on every association",
@@ -90,7 +91,7 @@ published.
 
    trestle bench fanout
    trestle bench fanout --conns 1000 --rate 100`,
-		[]string{"conns", "inflight", "size", "duration", "warmup", "client", "rate"},
+		loopFlags,
 	},
 	{
 		bench.Notify, "messages without a reply, as fast as they are taken",
@@ -107,7 +108,7 @@ held back for the sake of batches.
 
    trestle bench handshake
    trestle bench handshake --transport tcp --conns 1`,
-		[]string{"conns", "duration", "warmup"},
+		[]string{"conns", "duration", "warmup", "syscalls"},
 	},
 	{
 		bench.Idle, "resident memory of associations that say nothing",
@@ -138,6 +139,7 @@ func (s scenario) command() *cli.Command {
 		"buffer":         &cli.IntFlag{Name: "buffer", Value: d.Buffer, Usage: "let each stream's producer be `N` octets ahead; 0 is the default of package carriage"},
 		"count":          &cli.IntFlag{Name: "count", Value: d.Count, Usage: "send `N` notifications"},
 		"burst":          &cli.IntFlag{Name: "burst", Value: d.Burst, Usage: "a large message on `N` of the associations"},
+		"syscalls":       &cli.BoolFlag{Name: "syscalls", Usage: "count both processes' system calls too, in a second of its own (with strace, on Linux)"},
 		"quiet":          &cli.DurationFlag{Name: "quiet", Value: d.Quiet, Usage: "wait for `D` before each reading"},
 	}
 	if s.name == bench.Handshake {
@@ -209,6 +211,8 @@ func (s scenario) options(cmd *cli.Command) bench.Options {
 			o.Count = cmd.Int(name)
 		case "burst":
 			o.Burst = cmd.Int(name)
+		case "syscalls":
+			o.Syscalls = cmd.Bool(name)
 		case "quiet":
 			o.Quiet = cmd.Duration(name)
 		}
@@ -218,6 +222,11 @@ func (s scenario) options(cmd *cli.Command) bench.Options {
 
 func runBench(ctx context.Context, cmd *cli.Command, o bench.Options) (err error) {
 	stderr := cmd.Root().ErrWriter
+	if o.Syscalls {
+		if err := bench.Traceable(); err != nil {
+			return err
+		}
+	}
 	log, err := logger(cmd)
 	if err != nil {
 		return err

@@ -53,7 +53,9 @@ type feed struct {
 	early []*buf.Shared
 	base  uint64  // the number in the topic's backlog before this feed's first event
 	taken EventID // the last one handed to an association
+	spent uint64  // cost of its own events up to that
 	top   EventID // the last one that ever was
+	told  bool    // the outlet will look for the next event, or is told to
 	end   ending  // the feed's own end
 	stop  EventID // the last event before it
 	doom  doom    // why it must be cut
@@ -109,37 +111,45 @@ func (f *feed) newest() EventID {
 	return EventID(f.topic.log.last-f.base) + EventID(len(f.early))
 }
 
-// next is what comes after the event taken last; ok is false when there is nothing
-// yet. The caller becomes an owner of its tail. lost says that the event is not
+// next fills the outlet's run, which is at its end, with what comes after the event
+// taken last; ok is false when there is nothing yet. lost says that the event is not
 // held any more.
-func (f *feed) next(o *outlet) (it item, ok, lost bool) {
+func (f *feed) next(o *outlet) (ok, lost bool) {
+	r := &o.run
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.cur.Load() != o {
-		f.mu.Unlock()
-		return item{}, false, false
+		r.clear()
+		return false, false
 	}
 	id := f.taken + 1
 	n := f.number(id)
 	switch t := f.topic; {
 	case f.end.set() && id > f.stop:
-		it, ok = f.end.item(id), true
+		f.end.take(r, id)
+		ok = true
 	case id <= EventID(len(f.early)):
-		it, ok = item{kind: bridge.KindData, id: id, tail: f.early[id-1].Retain()}, true
+		r.alone(bridge.KindData, id, f.early[id-1])
+		ok = true
 	case t == nil:
-		it, ok, lost = f.own.item(n, id)
+		ok, lost = f.own.take(r, n, id)
 	default:
 		t.mu.RLock()
-		if it, ok, lost = t.log.item(n, id); !ok && !lost && t.end.set() {
-			it, ok = t.end.item(id), true
+		if ok, lost = t.log.take(r, n, id); !ok && !lost && t.end.set() {
+			t.end.take(r, id)
+			ok = true
 		}
 		t.mu.RUnlock()
-		if it.counts() && it.tail.Len() > 0 {
-			it.head = f.head
-		}
+		r.head = f.head
 	}
-	it.resumable = f.retained
-	f.mu.Unlock()
-	return it, ok, lost
+	if f.end.set() && id <= f.stop {
+		r.n = min(r.n, int(f.stop-id+1)) // its topic goes on
+	}
+	if f.told = ok; !ok {
+		r.clear()
+	}
+	r.resumable = f.retained
+	return ok, lost
 }
 
 // behind says that the next event of a topic is not held any more.
@@ -156,40 +166,43 @@ func (f *feed) behind() bool {
 	return f.taken >= EventID(len(f.early)) && n <= t.log.first
 }
 
-// take says that the event was handed to the association. The outlet keeps its own
-// ownership of the tail.
-func (f *feed) take(o *outlet, id EventID) {
+// take says that the events up to id were handed to the association, at that cost. The
+// outlet keeps its own ownership of their octets.
+func (f *feed) take(o *outlet, id EventID, cost uint64) {
 	f.mu.Lock()
+	defer f.mu.Unlock()
 	if f.cur.Load() != o {
-		f.mu.Unlock()
 		return
 	}
+	before := f.taken
 	f.taken, f.top = id, max(f.top, id)
 	if f.topic != nil {
 		if id > EventID(len(f.early)) {
-			f.topic.taken(f, f.number(id))
+			f.topic.taken(f, f.number(before), f.number(id))
 		}
-	} else {
-		f.trim()
-		f.wake(false)
+		return
 	}
-	f.mu.Unlock()
+	f.spent += cost
+	f.trim()
+	f.wake(false)
 }
 
 // trim lets go of events of its own that need not be held any more.
 func (f *feed) trim() {
 	l := &f.own
+	if !f.retained {
+		l.dropTo(uint64(f.taken))
+		return
+	}
 	for l.first < l.last {
 		switch detached := f.cur.Load() == nil; {
-		case f.retained && l.kept() <= uint64(f.b.cfg.Retain.Octets):
+		case l.kept() <= uint64(f.b.cfg.Retain.Octets):
 			return
-		case l.first+1 > uint64(f.taken) && !(detached && f.retained):
+		case l.first+1 > uint64(f.taken) && !detached:
 			return // it is still to be sent
 		}
-		if f.retained {
-			f.b.stats.retainedDropped.Add(1)
-		}
-		f.count(-l.at(l.first+1).tail.Len() - eventCost)
+		f.b.stats.retainedDropped.Add(1)
+		f.count(-l.octets() - eventCost)
 		l.drop()
 	}
 }
@@ -207,7 +220,7 @@ func (f *feed) waiting() uint64 {
 	if f.cur.Load() == nil {
 		return 0 // they wait for nobody
 	}
-	return f.own.behind(uint64(f.taken))
+	return f.own.total - f.spent
 }
 
 // wake lets those who wait for room look again.
@@ -251,10 +264,15 @@ func (f *feed) push(foreign []byte, block bool) (wait <-chan struct{}, err error
 		}
 		return f.room, nil
 	}
-	f.own.push(buf.SharedCopy(foreign), 0, plain)
-	f.count(len(foreign) + eventCost)
-	f.trim()
-	f.poke()
+	f.own.push(foreign, largeCopy(foreign), 0, plain)
+	if f.retained {
+		f.count(len(foreign) + eventCost)
+		f.trim()
+	}
+	if !f.told {
+		f.told = true
+		f.poke()
+	}
 	return nil, nil
 }
 

@@ -15,9 +15,12 @@ import (
 //	posted -> attached -> over: the terminal frame was handed to the association,
 //	                            or the association ended
 //
-// It holds the one event that goes next, if the peer's credit allows it. When several
+// It has the one event that goes next, if the peer's credit allows it. When several
 // things want to leave, the association's queue asks for that event when it is the
 // stream's turn (sched.Source): what a stream has to send waits with its producer.
+//
+// It gets its events a run at a time, and the feed learns which of them have left once
+// a turn: an event costs no lock.
 type outlet struct {
 	node  sched.Node
 	flow  sched.Flow
@@ -33,13 +36,22 @@ type outlet struct {
 	data     bridge.Template // of the events that say that they are resumable, or not
 	marked   bool            // which of them
 	credit   sched.Credit
+	run      run     // what goes next and what is known to follow it
 	item     item    // what goes next; its kind is 0 if nothing does
+	left     tally   // what has left since the feed was told
 	prefix   int     // octets in front of it
 	sent     EventID // the last event handed to the association
 	attached bool
 	over     bool
 	asked    bool          // the queue asks: what takes frames out of it has to wait
 	moved    time.Duration // when something left last, while the timer runs
+}
+
+// tally is events that have left.
+type tally struct {
+	octets int    // foreign ones
+	cost   uint64 // to the feed
+	any    bool
 }
 
 // directShare is about how many octets of one stream are sent in a row before others
@@ -148,6 +160,7 @@ func (o *outlet) pump() {
 		}
 		t, n, ok = o.next()
 	}
+	o.settle()
 	if !ok {
 		return
 	}
@@ -174,23 +187,31 @@ func (o *outlet) again() {
 	o.pump()
 }
 
-// stage takes what goes next out of the feed and says what its frame will be; ok is
-// false if there is nothing, or nothing that may be sent now.
+// stage takes what goes next out of the run, or the feed, and says what its frame will
+// be; ok is false if there is nothing, or nothing that may be sent now.
 func (o *outlet) stage() (t wire.FrameType, n int, ok bool) {
-	it, ok, lost := o.f.next(o)
-	if lost {
-		o.fellBehind()
+	if o.run.n == 0 || o.f.cur.Load() != o {
+		o.settle()
+		ok, lost := o.f.next(o)
+		if lost {
+			o.fellBehind()
+		}
+		if !ok {
+			o.unstage()
+			return 0, 0, false
+		}
 	}
-	if !ok {
-		return 0, 0, false
-	}
-	o.item = it
+	it := &o.item
+	o.run.item(it)
 	if it.counts() && !o.credit.Allows(it.octets()) {
 		o.unstage()
+		if o.f.topic != nil {
+			o.run.clear() // when there is credit the topic may not hold it any more
+		}
 		o.short()
 		return 0, 0, false
 	}
-	err := o.measure(&it)
+	err := o.measure(it)
 	if n = o.prefix + it.octets(); err == nil && n > o.c.a.MaxSend() {
 		err = assoc.ErrTooLarge
 	}
@@ -201,17 +222,14 @@ func (o *outlet) stage() (t wire.FrameType, n int, ok bool) {
 	return it.kind.Type(), n, true
 }
 
-func (o *outlet) unstage() {
-	o.item.tail.Release()
-	o.item = item{}
-}
+func (o *outlet) unstage() { o.item = item{} }
 
 // start is how the foreign octets of an item begin.
 func (it *item) start() []byte {
 	if len(it.head) > 0 {
 		return it.head
 	}
-	return it.tail.Octets()
+	return it.tail
 }
 
 // measure finds out what stands in front of an item, or that nothing can. The data
@@ -267,22 +285,30 @@ func (o *outlet) Fill(dst []byte) []byte {
 		// It was checked when it was staged, and nothing of it has changed.
 		dst, _ = o.message(it).AppendPrefix(dst, o.c.b.cfg.Tags)
 	}
-	return append(append(dst, it.head...), it.tail.Octets()...)
+	return append(append(dst, it.head...), it.tail...)
 }
 
 // Next implements sched.Source. Nothing may be taken out of the queue meanwhile.
 func (o *outlet) Next() (t wire.FrameType, n int, ok bool) {
 	o.asked = true
-	t, n, ok = o.next()
+	if t, n, ok = o.next(); !ok {
+		o.settle()
+	}
 	o.asked = false
 	return t, n, ok
 }
 
+// Rest implements sched.Source: the stream's turn is over.
+func (o *outlet) Rest() {
+	o.asked = true
+	o.settle()
+	o.asked = false
+}
+
 // next accounts for what has left, and stages what follows.
 func (o *outlet) next() (t wire.FrameType, n int, ok bool) {
-	it := o.item
+	it := &o.item
 	n = it.octets()
-	o.unstage()
 	if it.counts() {
 		o.credit.Take(n)
 	}
@@ -292,14 +318,27 @@ func (o *outlet) next() (t wire.FrameType, n int, ok bool) {
 		return 0, 0, false
 	}
 	o.sent = it.id
+	o.left.octets += n
+	o.left.cost += uint64(len(it.tail) + eventCost)
+	o.left.any = true
+	o.run.step(len(it.tail))
+	return o.stage()
+}
+
+// settle tells the feed, and whoever asked to be told, what has left.
+func (o *outlet) settle() {
+	if !o.left.any {
+		return
+	}
+	left := o.left
+	o.left = tally{}
 	if o.timer.Active() {
 		o.moved = o.c.a.Now()
 	}
-	o.f.take(o, it.id)
+	o.f.take(o, o.sent, left.cost)
 	if o.f.opts.Sent != nil {
-		o.tellSent(n)
+		o.tellSent(left.octets)
 	}
-	return o.stage()
 }
 
 func (o *outlet) tellSent(octets int) {
@@ -394,6 +433,7 @@ func (o *outlet) end(err error, code bridge.Code, text string) {
 func (o *outlet) rewind(after EventID) {
 	o.c.a.DropFlow(&o.flow)
 	o.unstage()
+	o.run.clear()
 	o.sent = after
 	if o.wait.waiting() {
 		o.c.starved.remove(&o.wait)
@@ -417,7 +457,9 @@ func (o *outlet) lost(err error) {
 // close takes the outlet off its association.
 func (o *outlet) close() {
 	o.over = true
+	o.settle()
 	o.unstage()
+	o.run.clear()
 	c := o.c
 	c.a.StopTimer(&o.timer)
 	if o.wait.waiting() {

@@ -242,7 +242,9 @@ func (f *feed) moveTo(o *outlet, after EventID) (old *outlet, ok bool) {
 		return nil, false
 	}
 	old = f.cur.Load()
-	f.taken = after
+	if f.taken = after; f.topic == nil {
+		f.spent = f.own.cost(uint64(after))
+	}
 	f.cur.Store(o)
 	f.home.Store(o.c.a)
 	return old, true

@@ -297,6 +297,9 @@ func (s *setOutlet) Next() (t wire.FrameType, size int, ok bool) {
 	return s.stage()
 }
 
+// Rest implements sched.Source.
+func (s *setOutlet) Rest() {}
+
 // watch has the set cut when nothing of it leaves for the stall deadline, unless it
 // waits for credit, which is the peer's to give.
 func (s *setOutlet) watch() {

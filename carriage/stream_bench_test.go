@@ -191,3 +191,55 @@ func BenchmarkFanOut(b *testing.B) {
 		})
 	}
 }
+
+// One event of 256 octets of streams whose producers are 16 KiB ahead: the producers'
+// side alone, what it seals goes nowhere.
+func BenchmarkProducers(b *testing.B) {
+	for _, n := range []struct{ conns, streams int }{{1, 64}, {64, 1}} {
+		b.Run(fmt.Sprintf("%dx%d", n.conns, n.streams), func(b *testing.B) {
+			e, sent := message(256), 0
+			br := carriage.New(carriage.Config{MaxInFlight: 1 << 16, Protocols: []carriage.Protocol{{ID: raw, Class: carriage.ClassOpaque,
+				Handler: carriage.HandlerFunc(func(r *carriage.Request) {
+					var p *carriage.Producer
+					more := func(int) {
+						for p.TrySend(e) == nil {
+							sent++
+						}
+					}
+					r.RetainEnvelope()
+					p, _ = r.Stream(carriage.StreamOptions{Buffer: 16 << 10, Sent: more})
+					r.Release()
+					more(0)
+				})}}})
+			all := make([]*direct, n.conns)
+			for i := range all {
+				c := new(ask)
+				d := newDirect(b, c, br, func(o *assoc.Options) { // nothing is received, and so nothing granted
+					o.Conn.Credit, o.Conn.StreamCredit = 1<<50, 1<<50
+				})
+				for i := range n.streams {
+					f := assoc.NewBuf(100)
+					f.B, _ = (&bridge.Message{Kind: bridge.KindRequest, Protocol: raw, Content: bridge.ContentCBOR, Corr: fmt.Append(nil, i)}).Append(f.B, nil)
+					if err := c.a.SendBuf(0x0D, bridge.TypeRequest, f); err != nil {
+						b.Fatal(err)
+					}
+				}
+				d.up = d.client.Turn(d.now, nil, d.up[:0])
+				d.down = d.server.Turn(d.now, d.up, d.down[:0])
+				all[i] = d
+			}
+			batch := all[0].down
+			b.ReportAllocs()
+			sent = 0
+			for b.Loop() {
+				for _, d := range all {
+					batch = d.server.Turn(d.now, nil, batch[:0])
+				}
+			}
+			if sent < b.N*n.conns*100 {
+				b.Fatalf("%d events", sent)
+			}
+			b.ReportMetric(float64(b.Elapsed().Nanoseconds())/float64(sent), "ns/event")
+		})
+	}
+}

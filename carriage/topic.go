@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"context"
 	"slices"
+	"sort"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -63,7 +64,7 @@ func NewTopic(o TopicOptions) *Topic {
 	if o.Stall <= 0 {
 		o.Stall = DefaultStallTimeout
 	}
-	return &Topic{o: o, publishing: make(chan struct{}, 1)}
+	return &Topic{o: o, publishing: make(chan struct{}, 1), log: backlog{shared: true}}
 }
 
 // SubscribeOptions are for one subscriber of a Topic.
@@ -170,13 +171,18 @@ func (t *Topic) rejoin(f *feed, after EventID) bool {
 	return true
 }
 
-// taken says that f has taken an event. One that was taken out owes none.
-func (t *Topic) taken(f *feed, n uint64) {
+// taken says that f has taken the events behind number n, up to number to. One that was
+// taken out owes none.
+func (t *Topic) taken(f *feed, n, to uint64) {
 	t.mu.RLock()
 	last := false
 	if f.place >= 0 {
-		f.at.Store(n)
-		last = n > t.log.first && atomic.AddInt32(&t.log.at(n).left, -1) == 0
+		f.at.Store(to)
+		for n = max(n, t.log.first); n < to; n++ {
+			if atomic.AddInt32(t.log.owes(n+1), -1) == 0 {
+				last = true
+			}
+		}
 	}
 	t.mu.RUnlock()
 	if last {
@@ -189,7 +195,7 @@ func (t *Topic) taken(f *feed, n uint64) {
 // trim lets go of what all have taken, but for what is kept for resumption.
 func (t *Topic) trim() {
 	l := &t.log
-	for l.first < l.last && l.kept() > uint64(t.o.Keep) && atomic.LoadInt32(&l.at(l.first+1).left) == 0 {
+	for l.first < l.last && l.kept() > uint64(t.o.Keep) && atomic.LoadInt32(l.owes(l.first+1)) == 0 {
 		l.drop()
 	}
 	if t.room != nil {
@@ -203,7 +209,7 @@ func (t *Topic) trim() {
 func (t *Topic) fits(cost uint64) bool {
 	l := &t.log
 	for l.first < l.last && l.kept()+cost > uint64(t.o.Buffer) {
-		if atomic.LoadInt32(&l.at(l.first+1).left) > 0 {
+		if atomic.LoadInt32(l.owes(l.first+1)) > 0 {
 			return false
 		}
 		l.drop()
@@ -223,13 +229,13 @@ func (t *Topic) Publish(ctx context.Context, foreign []byte) error {
 		return ctx.Err()
 	}
 	defer func() { <-t.publishing }()
-	tail := buf.SharedCopy(foreign)
+	large := largeCopy(foreign)
 	for {
-		if ok, err := t.publish(tail, false); ok {
+		if ok, err := t.publish(foreign, large, false); ok {
 			return err
 		}
 		if err := t.wait(ctx, uint64(len(foreign)+eventCost)); err != nil {
-			tail.Release()
+			large.Release()
 			return err
 		}
 	}
@@ -238,18 +244,18 @@ func (t *Topic) Publish(ctx context.Context, foreign []byte) error {
 // TryPublish is Publish without waiting: who is behind by the topic's Buffer is cut.
 // Any goroutine may call it.
 func (t *Topic) TryPublish(foreign []byte) error {
-	_, err := t.publish(buf.SharedCopy(foreign), true)
+	_, err := t.publish(foreign, largeCopy(foreign), true)
 	return err
 }
 
-// publish adds an event, which passes to the topic; ok is false if there is no room
-// for it, and then it does not.
-func (t *Topic) publish(tail *buf.Shared, force bool) (ok bool, err error) {
-	cost := uint64(tail.Len() + eventCost)
+// publish adds an event, whose largeCopy passes to the topic; ok is false if there is
+// no room for it, and then it does not.
+func (t *Topic) publish(foreign []byte, large *buf.Shared, force bool) (ok bool, err error) {
+	cost := uint64(len(foreign) + eventCost)
 	t.mu.Lock()
 	if t.end.set() {
 		t.mu.Unlock()
-		tail.Release()
+		large.Release()
 		return true, ErrStreamEnded
 	}
 	for !t.fits(cost) {
@@ -259,7 +265,7 @@ func (t *Topic) publish(tail *buf.Shared, force bool) (ok bool, err error) {
 		}
 		t.log.drop() // those who have not taken it find out that they are behind
 	}
-	t.log.push(tail, len(t.feeds), tail.Len() > 0 && tail.Octets()[0] != 0)
+	t.log.push(foreign, large, len(t.feeds), len(foreign) > 0 && foreign[0] != 0)
 	if len(t.feeds) == 0 {
 		t.trim()
 	}
@@ -321,10 +327,10 @@ func (t *Topic) stuck(cost uint64, stalled bool) (list []*feed) {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	l := &t.log
-	need := l.first // who has not taken the events up to here is behind
-	for need < l.last && l.behind(need)+cost > uint64(t.o.Buffer) {
-		need++
-	}
+	// Who has not taken the events up to need is behind.
+	need := l.first + uint64(sort.Search(int(l.last-l.first), func(k int) bool {
+		return l.total-l.cost(l.first+uint64(k))+cost <= uint64(t.o.Buffer)
+	}))
 	done := 0
 	for _, f := range t.feeds {
 		if f.at.Load() == l.last {

@@ -123,6 +123,10 @@ type Source interface {
 	// now, and nothing of the source's is in the queue any more. Next may push frames
 	// of other flows, and must not take anything out of the queue.
 	Next() (t wire.FrameType, n int, ok bool)
+	// Rest is told, for as far as it knows of it, that no more of the source leaves for
+	// now although it has more: what it has to do once for several frames it does then,
+	// or when it says in Next that there is no more. What holds of Next holds of Rest.
+	Rest()
 }
 
 // Len returns the number of its frames in the queue.
@@ -221,21 +225,23 @@ func (q *Queue) Offer(fl *Flow, ch wire.Channel, t wire.FrameType, n int) {
 
 // Next says that f, which was offered and which Peek has returned, was sent, and asks
 // its flow's Source for what comes after it: the flow keeps its turn as long as there
-// is more.
-func (q *Queue) Next(f *Frame) {
+// is more. more says so; then Rest of the Source is to follow before frames of another
+// flow leave, unless Next does.
+func (q *Queue) Next(f *Frame) (more bool) {
 	fl := f.Flow
 	invariant.Check(f.offered && fl.head == f, "sched: a frame that was not offered, or not the next one")
 	ln, size := fl.lane, f.size
 	t, n, ok := fl.Source.Next()
 	if !ok {
 		q.out(fl)
-		return
+		return false
 	}
 	fl.deficit -= size
 	ln.deficit -= size
 	f.Type, f.size = t, measured(n)
 	fl.size = f.size
 	ln.stale = true
+	return true
 }
 
 // Peek returns the frame that Pop would return, nil from an empty queue. It stays

@@ -599,6 +599,8 @@ func (k *keeper) Next() (wire.FrameType, int, bool) {
 	return wire.FirstChannelType + wire.FrameType(k.given), k.sizes[k.given], true
 }
 
+func (k *keeper) Rest() {}
+
 // take takes out what is next, and says whose it was and how large.
 func (q *Queue) take(t *testing.T) (fl *Flow, size int) {
 	f := q.Peek()

@@ -94,6 +94,8 @@ func (s *source) Next() (wire.FrameType, int, bool) {
 	return typ, s.size, s.left > 0
 }
 
+func (s *source) Rest() {}
+
 // What is offered takes no room and no budget, and leaves when there is room for it.
 func TestOfferTakesNoRoom(t *testing.T) {
 	budget := buf.NewBudget(1 << 30)

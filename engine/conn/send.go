@@ -228,8 +228,14 @@ func (c *Conn) flush() {
 		return
 	}
 	c.grant()
+	var turn *sched.Flow // whose source has more to say
 	for !c.congested && c.sealed < c.cfg.HighWater {
 		f := c.queue.Peek()
+		if turn != nil && (f == nil || f.Flow != turn) {
+			turn.Source.Rest()
+			turn = nil
+			continue // what comes next may be something else now
+		}
 		if f == nil {
 			break
 		}
@@ -245,7 +251,9 @@ func (c *Conn) flush() {
 			if c.sealOffered(f, n) != nil {
 				return
 			}
-			c.queue.Next(f)
+			if turn = nil; c.queue.Next(f) {
+				turn = f.Flow
+			}
 			continue
 		}
 		f = c.queue.Pop()
@@ -269,6 +277,9 @@ func (c *Conn) flush() {
 		if err != nil {
 			return
 		}
+	}
+	if turn != nil {
+		turn.Source.Rest()
 	}
 	if c.state == stateClosing && !c.closeSent && c.queue.Len() == 0 {
 		c.sealClose(c.closeCode, c.closeText)

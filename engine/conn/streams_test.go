@@ -188,6 +188,8 @@ func (s *source) Next() (wire.FrameType, int, bool) {
 	return 0x0105, len(s.frames[0]), true
 }
 
+func (s *source) Rest() {}
+
 func (r *rig) offer(t *testing.T, s *source) {
 	t.Helper()
 	s.flow.Source = s

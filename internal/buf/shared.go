@@ -8,7 +8,7 @@ import (
 )
 
 // Shared is octets that several owners read and none changes, held once: the last
-// one to let go gives them back. Make it with Share or SharedCopy.
+// one to let go gives them back. Make it with Share, SharedCopy or SharedRoom.
 type Shared struct {
 	b      *Buf
 	octets []byte // b's, so that a reader needs not look into b as well
@@ -23,6 +23,22 @@ func Share(b *Buf) *Shared {
 	s.b, s.octets = b, b.B
 	s.refs.Store(1)
 	return s
+}
+
+// SharedRoom is shared octets of one owner, none yet, with room for n at least, which
+// Extend fills.
+func SharedRoom(n int) *Shared { return Share(Get(n)) }
+
+// Room is how many octets Extend can add.
+func (s *Shared) Room() int { return cap(s.octets) - len(s.octets) }
+
+// Extend adds n octets, at most Room, behind those that are there, and returns them to
+// be written. What Octets has returned stays as it was. Of several owners one at a time
+// may call Octets, Len, Room and Extend, until there is no more to be added.
+func (s *Shared) Extend(n int) []byte {
+	at := len(s.octets)
+	s.octets = s.octets[:at+n]
+	return s.octets[at:]
 }
 
 // SharedCopy shares a copy of octets with one owner.

@@ -245,3 +245,79 @@ func TestStream_AfterTheAssociationEnded(t *testing.T) {
 		t.Errorf("%d streams held", n)
 	}
 }
+
+// begun is a stream of 20 events of which two batches have left: what its peer has got of
+// them.
+func begun(t *testing.T, b *carriage.Bridge, h *streamed) (d *direct, got []bridge.Message) {
+	t.Helper()
+	p := new(peer)
+	d = newDirect(t, p, b, func(o *assoc.Options) { o.Conn.HighWater = 1000 })
+	p.send(t, request("1", ping1))
+	d.step()
+	for i := range 20 {
+		must(t, h.one().TrySend(fmt.Append(text(200), i)))
+	}
+	for range 2 { // sealed at once, and by the queue
+		d.down = d.server.Turn(d.now, nil, d.down[:0])
+		d.client.Turn(d.now, d.down, nil)
+		n := len(got)
+		if got = append(got, p.take(t)...); len(got) < n+2 || len(got) > n+8 {
+			t.Fatalf("%d events after %d in a batch", len(got)-n, n)
+		}
+	}
+	return d, got
+}
+
+// The producer knows what has left by the time that it does, though more of what its
+// stream has in hand waits.
+func TestOutlet_SentIsToldWithTheBatch(t *testing.T) {
+	told := 0
+	h := &streamed{t: t, o: carriage.StreamOptions{Sent: func(n int) { told += n }}}
+	_, got := begun(t, carriage.New(config(h)), h)
+	octets := 0
+	for _, m := range got {
+		octets += len(m.Foreign)
+	}
+	left := 20 - len(got)
+	if told != octets || h.one().Buffered() < left*264 || h.one().Buffered() > left*266 {
+		t.Errorf("%d octets told, %d arrived; %d wait in %d events", told, octets, h.one().Buffered(), left)
+	}
+}
+
+// Nor does a consumer that resumes at once name an event that the producer's side does
+// not know to have left (CC-STREAM 6.3).
+func TestOutlet_ResumeBehindTheLastOfABatch(t *testing.T) {
+	h := &streamed{t: t, o: resumable}
+	b := carriage.New(config(h))
+	_, got := begun(t, b, h)
+	p := new(peer)
+	d := newDirect(t, p, b)
+	p.send(t, resume("1", carriage.EventID(len(got)), ""))
+	d.step()
+	ms := p.take(t)
+	if len(ms) != 20-len(got) {
+		t.Fatalf("%d events of %d", len(ms), 20-len(got))
+	}
+	for i, m := range ms {
+		n := len(got) + i
+		event(t, m, bridge.KindData, carriage.EventID(n+1), string(fmt.Append(text(200), n)))
+	}
+}
+
+// A stream that goes on elsewhere sends nothing more where it was, whatever it has in
+// hand there.
+func TestOutlet_ResumedElsewhereSendsNoMore(t *testing.T) {
+	h := &streamed{t: t, o: resumable}
+	b := carriage.New(config(h))
+	old, _ := begun(t, b, h)
+	d := newDirect(t, new(peer), b)
+	q := d.client.ChannelConn(wire.ChannelBridge).(*peer)
+	q.send(t, resume("1", 1, ""))
+	d.step()
+	if n := len(q.take(t)); n != 19 {
+		t.Errorf("%d events", n)
+	}
+	p := old.client.ChannelConn(wire.ChannelBridge).(*peer)
+	old.step()
+	transport(t, p.one(t), "1", bridge.CodeNotDelivered)
+}

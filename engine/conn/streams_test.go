@@ -177,9 +177,16 @@ func TestStreamCredit_NoGrantUnlessInForce(t *testing.T) {
 type source struct {
 	flow   sched.Flow
 	frames []string
+	filled func()
+	rest   func()
 }
 
-func (s *source) Fill(dst []byte) []byte { return append(dst, s.frames[0]...) }
+func (s *source) Fill(dst []byte) []byte {
+	if s.filled != nil {
+		s.filled()
+	}
+	return append(dst, s.frames[0]...)
+}
 
 func (s *source) Next() (wire.FrameType, int, bool) {
 	if s.frames = s.frames[1:]; len(s.frames) == 0 {
@@ -188,7 +195,11 @@ func (s *source) Next() (wire.FrameType, int, bool) {
 	return 0x0105, len(s.frames[0]), true
 }
 
-func (s *source) Rest() {}
+func (s *source) Rest() {
+	if s.rest != nil {
+		s.rest()
+	}
+}
 
 func (r *rig) offer(t *testing.T, s *source) {
 	t.Helper()
@@ -268,6 +279,62 @@ func TestOffer_AtClose(t *testing.T) {
 	}
 	if s.flow.Len() != 0 || len(s.frames) != 3 {
 		t.Errorf("%d frames are left, %d of them queued", len(s.frames), s.flow.Len())
+	}
+}
+
+// A source that has more learns that its turn is over before anything of another flow
+// leaves, and before the batch does.
+func TestOffer_RestFollowsATurn(t *testing.T) {
+	for _, tc := range []struct {
+		highWater   int
+		frames      int // of 1,400 octets that each has
+		first, then string
+	}{
+		{1 << 20, 5, "aa rest-a bb rest-b u aaa bbb", ""}, // 4,096 octets are a turn
+		{2 * 1400, 5, "aa rest-a", "bb rest-b"},
+		{1 << 20, 1, "a b", ""},
+	} {
+		r := newRig(t, func(c *Config) { c.HighWater = tc.highWater })
+		r.turn(r.hello(nil))
+		var log []string
+		said := func(s string) {
+			if n := len(log); n > 0 && log[n-1][0] == s[0] && len(s) == 1 {
+				log[n-1] += s
+				return
+			}
+			log = append(log, s)
+		}
+		r.c.StartBatch(r.now, nil, false)
+		pushed := false
+		for _, name := range []string{"a", "b"} {
+			s := &source{filled: func() { said(name) }}
+			for range tc.frames {
+				s.frames = append(s.frames, strings.Repeat("x", 1400))
+			}
+			s.rest = func() {
+				said("rest-" + name)
+				// What has a higher rank than others that wait goes first.
+				if name == "b" && !pushed {
+					pushed = true
+					u := &source{frames: []string{"u"}, filled: func() { said("u") }}
+					u.flow.Source = u
+					if err := r.c.Offer(wire.ChannelImmune, 0x0104, &u.flow, 1); err != nil {
+						t.Fatal(err)
+					}
+				}
+			}
+			r.offer(t, s)
+		}
+		r.take()
+		if got := strings.Join(log, " "); got != tc.first {
+			t.Errorf("%+v: %s", tc, got)
+		}
+		if log = nil; tc.then != "" {
+			r.turn(nil)
+			if got := strings.Join(log, " "); got != tc.then {
+				t.Errorf("%+v: then %s", tc, got)
+			}
+		}
 	}
 }
 

@@ -319,7 +319,10 @@ func (q *Queue) DropFlow(fl *Flow) (frames, octets int) {
 }
 
 // empty leaves own as it is: whoever took it out may be looking at it.
-func (f *Flow) empty() { *f = Flow{Source: f.Source, own: f.own} }
+func (f *Flow) empty() {
+	f.node = node{}
+	f.head, f.tail, f.frames, f.octets = nil, nil, 0, 0
+}
 
 // Drain takes out all frames in the order of Pop and hands each to fn, whose they
 // are; without fn they are put back. fn must not use the queue. No source is asked

@@ -1,6 +1,7 @@
 package ratio
 
 import (
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"testing"
@@ -22,8 +23,8 @@ func TestWaysAreToldApart(t *testing.T) {
 	r := testing.Benchmark(func(b *testing.B) {
 		order = nil
 		Run(b, 500,
-			Way{"lean", func(n int) { order = append(order, "lean"); work(n) }},
-			Way{"fat", func(n int) {
+			Way{Name: "lean", Do: func(n int) { order = append(order, "lean"); work(n) }},
+			Way{Name: "fat", Do: func(n int) {
 				order = append(order, "fat")
 				work(10 * n)
 				for range n {
@@ -57,9 +58,12 @@ func TestWaysAreToldApart(t *testing.T) {
 	}
 }
 
-func TestSplitDoesEachPartOnce(t *testing.T) {
+func TestEachPartIsDoneOnce(t *testing.T) {
 	var parts [8]atomic.Int64
-	Split(8, func(g, n int) { parts[g].Add(int64(n)) })(800)
+	w := Way{Goroutines: 8, Each: func(g, n int) { parts[g].Add(int64(n)) }}
+	if took, ran := w.together(800); took <= 0 || ran <= 0 {
+		t.Error(took, ran)
+	}
 	for g := range parts {
 		if got := parts[g].Load(); got != 100 {
 			t.Errorf("goroutine %d did %d operations, want 100", g, got)
@@ -70,13 +74,32 @@ func TestSplitDoesEachPartOnce(t *testing.T) {
 			t.Error("a remainder was dropped")
 		}
 	}()
-	Split(8, func(int, int) {})(801)
+	w.together(801)
 }
 
-func TestMedian(t *testing.T) {
-	v := []float64{9, 1, 5, 7, 3}
-	if got := median(slices.Clone(v)); got != 5 {
+// As many goroutines as processors are at work at the same time: each waits for the other
+// within its part.
+func TestGoroutinesRunTogether(t *testing.T) {
+	defer runtime.GOMAXPROCS(runtime.GOMAXPROCS(2))
+	var here atomic.Int32
+	w := Way{Goroutines: 2, Each: func(g, n int) {
+		here.Add(1)
+		for here.Load() < 2 {
+			runtime.Gosched()
+		}
+	}}
+	w.together(2)
+	if got := here.Load(); got != 2 {
 		t.Error(got)
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	v := []float64{9, 1, 5, 7, 3}
+	for part, want := range map[float64]float64{0: 1, 0.2: 3, 0.5: 5, 0.9: 9} {
+		if got := quantile(slices.Clone(v), part); got != want {
+			t.Errorf("%v of them stay below %v, want %v", part, got, want)
+		}
 	}
 }
 

@@ -26,7 +26,7 @@ import (
 //	go test -run '^$' -bench Tables ./sched
 func BenchmarkTables(b *testing.B) {
 	const alive = 1024
-	const burst = 64 * 400
+	const burst = 64 * 200
 	v := new(int)
 	for _, goroutines := range []int{1, 2, 8, 64} {
 		b.Run(fmt.Sprintf("originated/%d", goroutines), func(b *testing.B) {

@@ -14,7 +14,7 @@ const Unprotected = record.Unprotected
 // records of TLS around them are still sealed.
 func AESGCM() string {
 	if Unprotected {
-		return "none (in TLS records " + aesgcm.Implementation() + ")"
+		return "none (in TLS records " + aesgcm.Describe() + ")"
 	}
-	return aesgcm.Implementation()
+	return aesgcm.Describe()
 }

@@ -236,6 +236,9 @@ type Engine struct {
 	stopped    chan struct{}
 }
 
+// aesSelfTest is a variable so that a test can have it fail.
+var aesSelfTest = aesgcm.SelfTest
+
 // New starts the loops. Shutdown must follow.
 func New(cfg Config) (*Engine, error) {
 	if cfg.Transport == 0 {
@@ -291,6 +294,9 @@ func New(cfg Config) (*Engine, error) {
 		return nil, err
 	} else {
 		m.Wipe()
+	}
+	if err := aesSelfTest(); err != nil {
+		e.log.Warn("AES-GCM is slower than it could be", "error", err)
 	}
 	var err error
 	e.group, err = loop.NewGroup(loop.GroupConfig{Loops: cfg.Loops, ReadBuffer: cfg.ReadBuffer, Logger: cfg.Logger})

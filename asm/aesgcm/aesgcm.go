@@ -16,7 +16,9 @@ const (
 	Overhead = 16
 
 	// maxPlaintext is GCM's limit in octets: the 32-bit block counter must not
-	// come round (NIST SP 800-38D section 5.2.1.1).
+	// come round (NIST SP 800-38D section 5.2.1.1). With 12-octet nonces it is 1
+	// for the tag and 2 for the first block, so that the longest text ends at
+	// 2^32 - 1 and no kernel ever sees a wrap.
 	maxPlaintext = (1<<32 - 2) * 16
 )
 
@@ -42,7 +44,7 @@ var _ cipher.AEAD = (*Key)(nil)
 // ErrKeySize. The AEAD is a *Key, or else the standard library's in a wrapper;
 // either has a method Wipe that erases the key, after which it must not be used
 // again. In FIPS 140-3 only mode the error may be the standard library's.
-func New(key []byte) (cipher.AEAD, error) { return newAEAD(chosen(), key) }
+func New(key []byte) (cipher.AEAD, error) { return newAEAD(chosen().use, key) }
 
 func newAEAD(i implementation, key []byte) (cipher.AEAD, error) {
 	if len(key) != 16 && len(key) != 32 {
@@ -73,22 +75,22 @@ func (k *Key) Overhead() int { return Overhead }
 // on a nonce that is not 12 octets, on a plaintext above 64 GiB, and when the
 // octets to write overlap aad, or plaintext otherwise than exactly.
 func (k *Key) Seal(dst, nonce, plaintext, aad []byte) []byte {
-	// All calls but the kernels' end the function, so that the compiler needs
-	// to keep hardly anything in memory: at 64 octets it shows.
+	// All calls but the kernels' end the function, and there is no instruction
+	// too many: at 64 octets it shows.
 	if len(nonce) != NonceSize {
 		panic(badNonce)
 	}
 	if uint64(len(plaintext)) > maxPlaintext {
-		panic("aesgcm: plaintext too long")
+		panic(tooLong)
 	}
 	total := len(dst) + len(plaintext) + Overhead
 	if total > cap(dst) {
 		return k.Seal(grow(dst, total), nonce, plaintext, aad)
 	}
-	out := unsafe.SliceData(dst[len(dst):total])
+	out := (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), len(dst)))
 	in, ad := unsafe.SliceData(plaintext), unsafe.SliceData(aad)
-	if out != in && overlap(out, len(plaintext)+Overhead, in, len(plaintext)) ||
-		overlap(out, len(plaintext)+Overhead, ad, len(aad)) {
+	if out != in && near(out, len(plaintext)+Overhead, in, len(plaintext)) && len(plaintext) > 0 ||
+		near(out, len(plaintext)+Overhead, ad, len(aad)) && len(aad) > 0 {
 		panic(badOverlap)
 	}
 	switch k.kernel {
@@ -123,9 +125,9 @@ func (k *Key) Open(dst, nonce, ciphertext, aad []byte) ([]byte, error) {
 	if total > cap(dst) {
 		return k.Open(grow(dst, total), nonce, ciphertext, aad)
 	}
-	out := unsafe.SliceData(dst[len(dst):total])
+	out := (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), len(dst)))
 	in, ad := unsafe.SliceData(ciphertext), unsafe.SliceData(aad)
-	if out != in && overlap(out, n, in, len(ciphertext)) || overlap(out, n, ad, len(aad)) {
+	if n > 0 && (out != in && near(out, n, in, len(ciphertext)) || near(out, n, ad, len(aad)) && len(aad) > 0) {
 		panic(badOverlap)
 	}
 	ok := false
@@ -154,6 +156,7 @@ func (k *Key) Wipe() { *k = Key{} }
 const (
 	badNonce   = "aesgcm: nonce is not 12 octets"
 	badOverlap = "aesgcm: output overlaps input inexactly, or associated data"
+	tooLong    = "aesgcm: plaintext too long"
 	noKey      = "aesgcm: no key, or a wiped one"
 )
 
@@ -164,10 +167,11 @@ func grow(b []byte, total int) []byte {
 	return append(make([]byte, 0, total), b...)
 }
 
-// overlap tells whether the n octets at p and the m octets at q share one.
-func overlap(p *byte, n int, q *byte, m int) bool {
-	x, y := uintptr(unsafe.Pointer(p)), uintptr(unsafe.Pointer(q))
-	return x < y+uintptr(m) && y < x+uintptr(n) && n > 0 && m > 0
+// near tells whether the n octets at p and the m octets at q share one, if n and
+// m are above 0; it may say so, too, where one of them is 0.
+func near(p *byte, n int, q *byte, m int) bool {
+	d := uintptr(unsafe.Pointer(q)) - uintptr(unsafe.Pointer(p))
+	return d < uintptr(n) || -d < uintptr(m)
 }
 
 // stdKey is the standard library's AEAD with this package's errors and Wipe.

@@ -12,7 +12,8 @@
 //	        in FIPS 140-3 mode, and should a kernel fail its self-test
 //
 // The environment variable TRESTLE_AESGCM names one to be used instead of the
-// best. There is no kernel for AES-NI alone: the standard library has that one.
+// best. A self-test that fails is no secret: SelfTest and Describe tell. There is
+// no kernel for AES-NI alone: the standard library has that one.
 //
 // # How it works
 //

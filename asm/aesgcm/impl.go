@@ -5,7 +5,10 @@ import (
 	"crypto/aes"
 	"crypto/cipher"
 	"crypto/fips140"
+	"errors"
+	"fmt"
 	"os"
+	"strings"
 	"sync"
 
 	"github.com/trestle-npamp/trestle/internal/wipe"
@@ -43,26 +46,66 @@ const (
 // variable is the environment variable that overrides the choice.
 const variable = "TRESTLE_AESGCM"
 
+// choice is what was chosen, and what failed its self-test before.
+type choice struct {
+	use    implementation
+	failed []implementation
+}
+
 // chosen is what New uses.
-var chosen = sync.OnceValue(func() implementation {
-	return choose(os.Getenv(variable), fips140.Enabled(), available(), selfTest)
+var chosen = sync.OnceValue(func() choice {
+	return choose(os.Getenv(variable), fips140.Enabled(), available(), agrees)
 })
 
 // choose takes the first of list, best first, that passes the test, or only the
 // one that is wished for, and otherwise the standard library. In FIPS 140-3 mode
 // that has the only validated module.
-func choose(wish string, fips bool, list []implementation, test func(implementation) bool) implementation {
+func choose(wish string, fips bool, list []implementation, test func(implementation) bool) (c choice) {
 	if fips || wish == std.String() {
-		return std
+		return c
 	}
 	named := wish == avx2.String() || wish == avx512.String()
 	for _, i := range list {
-		if (!named || wish == i.String()) && test(i) {
-			return i
+		if named && wish != i.String() {
+			continue
 		}
+		if test(i) {
+			c.use = i
+			break
+		}
+		c.failed = append(c.failed, i)
 	}
-	return std
+	return c
 }
+
+func (c choice) err() error {
+	if len(c.failed) == 0 {
+		return nil
+	}
+	return fmt.Errorf("%w: %s; %s is used", ErrSelfTest, c.names(), c.use)
+}
+
+func (c choice) String() string {
+	if len(c.failed) == 0 {
+		return c.use.String()
+	}
+	return c.use.String() + " (self-test failed: " + c.names() + ")"
+}
+
+// names lists what failed.
+func (c choice) names() string {
+	var b strings.Builder
+	for n, i := range c.failed {
+		if n > 0 {
+			b.WriteString(", ")
+		}
+		b.WriteString(i.String())
+	}
+	return b.String()
+}
+
+// ErrSelfTest is what SelfTest's error wraps.
+var ErrSelfTest = errors.New("aesgcm: self-test failed")
 
 // Implementation tells what New's keys run on: "avx512", "avx2", or "std" for
 // the standard library. That is the best one that the processor and the
@@ -70,7 +113,18 @@ func choose(wish string, fips bool, list []implementation, test func(implementat
 // hundred messages when the first key is made. The environment variable
 // TRESTLE_AESGCM, read then, can name another one; where that can't run it is
 // "std". A value that is none of the three has no effect.
-func Implementation() string { return chosen().String() }
+func Implementation() string { return chosen().use.String() }
+
+// SelfTest tells which implementations disagreed with the standard library when
+// one was chosen, as an error that is ErrSelfTest; nil if none did. What
+// Implementation names is used in their place, so keys are right all the same,
+// but slower than they should be, on a processor or under a system that is not
+// to be trusted, or with a kernel that has a fault.
+func SelfTest() error { return chosen().err() }
+
+// Describe is Implementation for people: where a self-test failed it says so,
+// as in "std (self-test failed: avx512, avx2)".
+func Describe() string { return chosen().String() }
 
 // newStd is the standard library's AEAD.
 func newStd(key []byte) (cipher.AEAD, error) {
@@ -82,10 +136,15 @@ func newStd(key []byte) (cipher.AEAD, error) {
 	return cipher.NewGCM(block)
 }
 
-// selfTest compares an implementation with the standard library over lengths
-// that take every path of the kernels, forged tags included. It takes some
-// 100 us.
-func selfTest(i implementation) bool {
+// agrees tells whether an implementation passes the self-test.
+func agrees(i implementation) bool {
+	return selfTest(func(key []byte) (cipher.AEAD, error) { return newAEAD(i, key) })
+}
+
+// selfTest compares what newKey makes with the standard library's over lengths
+// that take every path of the kernels, forgeries included: these must be refused,
+// and leave no plaintext. It takes some 100 us.
+func selfTest(newKey func(key []byte) (cipher.AEAD, error)) bool {
 	var text [5000]byte
 	for n := range text {
 		text[n] = byte(n*7 + n>>8)
@@ -97,8 +156,10 @@ func selfTest(i implementation) bool {
 		if err != nil {
 			return false
 		}
-		var k Key
-		k.expand(i, key)
+		k, err := newKey(key)
+		if err != nil {
+			return false
+		}
 		for n := 0; n <= len(text); n += 1 + n/13 {
 			nonce, aad, plain := text[n%100:][:NonceSize], text[n%50:][:n*3%60], text[:n]
 			want := reference.Seal(sealed[:0], nonce, plain, aad)
@@ -113,8 +174,12 @@ func selfTest(i implementation) bool {
 			if _, err := k.Open(want[:0], nonce, want, aad); err != ErrOpen {
 				return false
 			}
+			for _, c := range want[:n] {
+				if c != 0 {
+					return false
+				}
+			}
 		}
-		k.Wipe()
 	}
 	return true
 }

@@ -1587,13 +1587,17 @@ TEXT ·seal512Rounds14(SB), NOSPLIT, $280-56
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
-	MOVQ            $-1, AX
-	BZHIQ           R11, AX, AX
-	KMOVQ           AX, K1
-	VMOVDQU8.Z      (R10), K1, Y13
-	LEAQ            15(R11), BX
-	ANDQ            $-16, BX
-	VPSHUFB         Y11, Y13, Y13
+
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+	TESTQ      R11, R11
+	CMOVQEQ    R8, R10
+	MOVQ       $-1, AX
+	BZHIQ      R11, AX, AX
+	KMOVQ      AX, K1
+	VMOVDQU8.Z (R10), K1, Y13
+	LEAQ       15(R11), BX
+	ANDQ       $-16, BX
+	VPSHUFB    Y11, Y13, Y13
 
 aad_done:
 	SHLQ $0x03, R11
@@ -3671,13 +3675,17 @@ TEXT ·open512Rounds14(SB), NOSPLIT, $280-57
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
-	MOVQ            $-1, AX
-	BZHIQ           R11, AX, AX
-	KMOVQ           AX, K1
-	VMOVDQU8.Z      (R10), K1, Y13
-	LEAQ            15(R11), BX
-	ANDQ            $-16, BX
-	VPSHUFB         Y11, Y13, Y13
+
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+	TESTQ      R11, R11
+	CMOVQEQ    R8, R10
+	MOVQ       $-1, AX
+	BZHIQ      R11, AX, AX
+	KMOVQ      AX, K1
+	VMOVDQU8.Z (R10), K1, Y13
+	LEAQ       15(R11), BX
+	ANDQ       $-16, BX
+	VPSHUFB    Y11, Y13, Y13
 
 aad_done:
 	SHLQ $0x03, R11
@@ -5590,13 +5598,17 @@ TEXT ·seal512Rounds10(SB), NOSPLIT, $280-56
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
-	MOVQ            $-1, AX
-	BZHIQ           R11, AX, AX
-	KMOVQ           AX, K1
-	VMOVDQU8.Z      (R10), K1, Y13
-	LEAQ            15(R11), BX
-	ANDQ            $-16, BX
-	VPSHUFB         Y11, Y13, Y13
+
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+	TESTQ      R11, R11
+	CMOVQEQ    R8, R10
+	MOVQ       $-1, AX
+	BZHIQ      R11, AX, AX
+	KMOVQ      AX, K1
+	VMOVDQU8.Z (R10), K1, Y13
+	LEAQ       15(R11), BX
+	ANDQ       $-16, BX
+	VPSHUFB    Y11, Y13, Y13
 
 aad_done:
 	SHLQ $0x03, R11
@@ -7394,13 +7406,17 @@ TEXT ·open512Rounds10(SB), NOSPLIT, $280-57
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
-	MOVQ            $-1, AX
-	BZHIQ           R11, AX, AX
-	KMOVQ           AX, K1
-	VMOVDQU8.Z      (R10), K1, Y13
-	LEAQ            15(R11), BX
-	ANDQ            $-16, BX
-	VPSHUFB         Y11, Y13, Y13
+
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+	TESTQ      R11, R11
+	CMOVQEQ    R8, R10
+	MOVQ       $-1, AX
+	BZHIQ      R11, AX, AX
+	KMOVQ      AX, K1
+	VMOVDQU8.Z (R10), K1, Y13
+	LEAQ       15(R11), BX
+	ANDQ       $-16, BX
+	VPSHUFB    Y11, Y13, Y13
 
 aad_done:
 	SHLQ $0x03, R11

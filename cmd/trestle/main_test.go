@@ -8,6 +8,8 @@ import (
 	"testing"
 
 	"go.uber.org/goleak"
+
+	"github.com/trestle-npamp/trestle/bench"
 )
 
 // asProgram in the environment makes the test binary the program itself, for
@@ -86,7 +88,7 @@ func TestVersionNamesTheBuildAndTheSuites(t *testing.T) {
 	if r.code != exitOK {
 		t.Fatalf("code %d: %s", r.code, r.err)
 	}
-	for i, want := range []string{"trestle ", "go ", "cpu ", "features ", "suites "} {
+	for i, want := range []string{"trestle ", "go ", "cpu ", "features ", "suites ", "aes-gcm   " + bench.AESGCM()} {
 		lines := strings.Split(r.out, "\n")
 		if i >= len(lines) || !strings.HasPrefix(lines[i], want) {
 			t.Errorf("line %d of %q does not start with %q", i, r.out, want)

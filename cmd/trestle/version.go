@@ -48,7 +48,8 @@ func versionCommand() *cli.Command {
 		Description: `Prints one line each for the version, the Go toolchain, the processor, its features
 that matter to the record layer, and the AEAD suites in the order in which they are
 offered to a peer on this machine, and the AES-GCM that serves here (the environment
-variable TRESTLE_AESGCM overrides it: avx512, avx2 or std).
+variable TRESTLE_AESGCM overrides it: avx512, avx2 or std), with those that would have
+been preferred but failed their self-test.
 
    trestle version`,
 		Action: func(_ context.Context, cmd *cli.Command) error {

@@ -9,6 +9,7 @@ import (
 	"fmt"
 	"io"
 	"log/slog"
+	"math"
 	"os"
 	"path/filepath"
 	"reflect"
@@ -23,13 +24,13 @@ import (
 	"github.com/trestle-npamp/trestle/carriage/jsonrpc"
 )
 
-// asPeer makes the test binary a server process; its value is the options.
-const asPeer = "TRESTLE_BENCH_PEER"
+// asPeer makes the test binary a server process; the options come behind it.
+const asPeer = "as-peer"
 
 func TestMain(m *testing.M) {
-	if text := os.Getenv(asPeer); text != "" {
+	if len(os.Args) == 3 && os.Args[1] == asPeer {
 		var o Options
-		err := json.Unmarshal([]byte(text), &o)
+		err := json.Unmarshal([]byte(os.Args[2]), &o)
 		if err == nil {
 			err = Serve(context.Background(), o, quietly, os.Stdin, os.Stdout)
 		}
@@ -65,8 +66,7 @@ func startPeer(t testing.TB, o Options) *Peer {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Setenv(asPeer, string(text))
-	p, err := StartPeer(context.Background(), io.Discard, self)
+	p, err := StartPeer(context.Background(), io.Discard, self, asPeer, string(text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -321,25 +321,47 @@ func TestIdleReadsMemoryBeforeAndAfterABurst(t *testing.T) {
 	if _, err := os.Stat("/proc/self/statm"); err == nil && (m.SettledBefore <= 0 || m.Base < 1024) {
 		t.Errorf("%+v", m)
 	}
-	if text := fmt.Sprint(r.Rows()); !strings.Contains(text, "KiB a connection before the burst") {
+	if m.Goroutines[0] <= 0 || m.Goroutines[1] <= 0 || m.Goroutines[2] <= 0 {
+		t.Errorf("%d goroutines", m.Goroutines)
+	}
+	if text := fmt.Sprint(r.Rows()); !strings.Contains(text, "KiB a connection before the burst") || !strings.Contains(text, "after/before") {
 		t.Errorf("%s", text)
 	}
 }
 
-// L12: notifications travel in batches, and a lone message doesn't wait for one.
-func TestNotificationsShareWritesAndALoneMessageLeavesAtOnce(t *testing.T) {
-	o := small(Notify)
-	o.Transport, o.Count = "tcp", 50_000
-	r := measured(t, o, io.Discard)
-	if r.Requests != uint64(o.Count) || r.Errors != 0 {
-		t.Errorf("%d of %d arrived", r.Requests, o.Count)
+// What a report finds to be other than it should be.
+func TestMissed(t *testing.T) {
+	well := func() *Report {
+		o := Defaults(Idle)
+		o.MostEach = 8
+		return &Report{Options: o, Memory: &Memory{Connections: 10_000, SettledBefore: 7, SettledAfter: 8, Growth: 1.1, Goroutines: [3]int64{10, 12, 12}}}
 	}
-	if w := r.Client.Total.Writes; w > uint64(o.Count)/10 {
-		t.Errorf("%d writes for %d notifications", w, o.Count)
+	lossless := func() *Report { return &Report{Options: Defaults(Notify), Requests: 1_000_000} }
+	if err := errors.Join(well().Missed(), lossless().Missed(), (&Report{Options: Defaults(Unary), Errors: 1}).Missed()); err != nil {
+		t.Error(err)
 	}
-	// On a busy machine anything can take long, but not the fastest half.
-	if b := r.Beside; b.Requests != lone || b.Errors != 0 || b.Latency.P50 > loneRest {
-		t.Errorf("lone requests: %+v", b)
+	for name, c := range map[string]struct {
+		r      *Report
+		change func(*Report)
+	}{
+		"growth":                      {well(), func(r *Report) { r.Memory.Growth = 1.101 }},
+		"too much before":             {well(), func(r *Report) { r.Memory.SettledBefore = 8.01 }},
+		"too much after":              {well(), func(r *Report) { r.Memory.SettledAfter = 8.01 }},
+		"goroutines of the burst":     {well(), func(r *Report) { r.Memory.Goroutines[2]++ }},
+		"goroutines of connections":   {well(), func(r *Report) { r.Memory.Goroutines = [3]int64{10, 1010, 1010} }},
+		"a notification did not come": {lossless(), func(r *Report) { r.Requests-- }},
+		"one came too often":          {lossless(), func(r *Report) { r.Requests++ }},
+		"sending failed":              {lossless(), func(r *Report) { r.Errors = 1 }},
+	} {
+		if c.change(c.r); !errors.Is(c.r.Missed(), ErrMissed) {
+			t.Errorf("%s: %v", name, c.r.Missed())
+		}
+	}
+	any := well()
+	any.Options.MostEach, any.Options.MostGrowth = 0, 0
+	any.Memory.Growth, any.Memory.SettledAfter = 100, 100
+	if err := any.Missed(); err != nil {
+		t.Errorf("not asked for: %v", err)
 	}
 }
 
@@ -495,6 +517,9 @@ func TestOptionsThatCanNotBeMeasured(t *testing.T) {
 		"no time":            func(o *Options) { o.Duration = 0 },
 		"negative warmup":    func(o *Options) { o.Warmup = -1 },
 		"negative quiet":     func(o *Options) { o.Quiet = -1 },
+		"negative growth":    func(o *Options) { o.MostGrowth = -1 },
+		"no size at all":     func(o *Options) { o.MostEach = math.NaN() },
+		"negative lone":      func(o *Options) { o.Lone = -1 },
 		"negative rate":      func(o *Options) { o.Rate = -1 },
 		"unknown class":      func(o *Options) { o.Class = "xml" },
 		"unknown client":     func(o *Options) { o.Client = "fax" },
@@ -632,7 +657,7 @@ func TestSamplingCountsNothingOfItsOwn(t *testing.T) {
 }
 
 func TestDifferencesAddUp(t *testing.T) {
-	a := Usage{User: 3, System: 5, Allocs: 7, Octets: 11, Cycles: 13, Reads: 17, Writes: 19, Switches: 23, Handled: 29, Resident: 31}
+	a := Usage{User: 3, System: 5, Allocs: 7, Octets: 11, Cycles: 13, Reads: 17, Writes: 19, Switches: 23, Handled: 29, Resident: 31, Goroutines: 37, Free: 41}
 	v := reflect.ValueOf(a)
 	for i := range v.NumField() {
 		if v.Field(i).IsZero() {
@@ -699,7 +724,7 @@ func TestReportForPeopleAndPrograms(t *testing.T) {
 		"100000 requests/s\n",
 		"4 requests of the schedule\n",
 		"p50 123µs  p90 2.35ms  p99 3.46s  p99.9 4s  max 5s\n",
-		"  5, 0 errors, 0/s",
+		"  5, 0 errors, p50 0s",
 		"3.00 us CPU/request (1.00 in the kernel), 0.0005 allocs, 1 octets, 0.1 reads, 0.2 writes, 0 waits\n",
 	} {
 		if !strings.Contains(table.String(), want) {

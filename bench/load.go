@@ -65,6 +65,10 @@ type Sample struct {
 	// Main are the requests, events or deliveries that the scenario is about, and
 	// Beside what it has beside them: large messages, or publications.
 	Main, Beside Part
+	// Among are requests of Notify that were made while the notifications were sent,
+	// one at a time on the first connection, and Bare are questions about its Usage that
+	// the server answered over its pipes, in turns with those of Beside.
+	Among, Bare Part
 	// Unsent is how many requests of an open loop's schedule were not even started
 	// when its time was over. The time that they had waited is among the latencies.
 	Unsent uint64

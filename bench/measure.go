@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"io"
+	"sync"
 	"sync/atomic"
 	"time"
 
@@ -80,7 +81,7 @@ func IdleMemory(ctx context.Context, o Options, t Target, server Server, progres
 	if err != nil {
 		return nil, err
 	}
-	base, err := server.Settle()
+	base, err := settle(server)
 	if err != nil {
 		return nil, err
 	}
@@ -92,19 +93,16 @@ func IdleMemory(ctx context.Context, o Options, t Target, server Server, progres
 		return nil, err
 	}
 	fmt.Fprintf(progress, "bench: %d connections stand; quiet for %v\n", o.Conns, o.Quiet)
-	m := &Memory{Connections: o.Conns, Base: kib(base, Usage{}, 1)}
 	begun, err := server.Usage()
 	if err != nil {
 		return nil, err
 	}
 	start := time.Now()
-	ended, settled, err := quiet(ctx, o, server)
+	before, err := quiet(ctx, o, server)
 	if err != nil {
 		return nil, err
 	}
-	m.Before, m.SettledBefore = kib(ended, base, o.Conns), kib(settled, base, o.Conns)
-	used, shares := ended.Sub(begun), float64(o.Conns)*time.Since(start).Seconds()
-	m.CPU, m.Allocs = rounded(float64(used.CPU())/float64(time.Microsecond)/shares, 3), rounded(float64(used.Allocs)/shares, 4)
+	used, shares := before.asItWas.Sub(begun), float64(o.Conns)*time.Since(start).Seconds()
 	if o.Burst > 0 && o.LargeSize > 0 {
 		burst := conns[:min(o.Burst, len(conns))]
 		if err := once(ctx, burst, Large); err != nil {
@@ -112,22 +110,55 @@ func IdleMemory(ctx context.Context, o Options, t Target, server Server, progres
 		}
 		fmt.Fprintf(progress, "bench: a burst of %d octets on %d of them; quiet for %v\n", o.LargeSize, len(burst), o.Quiet)
 	}
-	ended, settled, err = quiet(ctx, o, server)
-	m.After, m.SettledAfter = kib(ended, base, o.Conns), kib(settled, base, o.Conns)
-	return m, err
+	after, err := quiet(ctx, o, server)
+	if err != nil {
+		return nil, err
+	}
+	if err := once(ctx, conns, Plain); err != nil {
+		return nil, fmt.Errorf("bench: connections are lost: %w", err)
+	}
+	return &Memory{
+		Connections:   o.Conns,
+		Before:        kib(before.asItWas, base, o.Conns),
+		SettledBefore: kib(before.settled, base, o.Conns),
+		After:         kib(after.asItWas, base, o.Conns),
+		SettledAfter:  kib(after.settled, base, o.Conns),
+		CPU:           rounded(float64(used.CPU())/float64(time.Microsecond)/shares, 3),
+		Allocs:        rounded(float64(used.Allocs)/shares, 4),
+		Base:          kib(base, Usage{}, 1),
+		Growth:        growth(after.settled, before.settled),
+		GrowthAsItWas: growth(after.asItWas, before.asItWas),
+		Goroutines:    [3]int64{base.Goroutines, before.settled.Goroutines, after.settled.Goroutines},
+	}, nil
 }
 
-// quiet waits and says what the server had used at its end, before and after it
-// collected its garbage.
-func quiet(ctx context.Context, o Options, server Server) (ended, settled Usage, err error) {
+// reading is what a server had used, before and after it collected its garbage.
+type reading struct{ asItWas, settled Usage }
+
+// quiet waits and then reads.
+func quiet(ctx context.Context, o Options, server Server) (r reading, err error) {
 	if err = pause(ctx, o.Quiet); err != nil {
-		return ended, settled, err
+		return r, err
 	}
-	if ended, err = server.Usage(); err != nil {
-		return ended, settled, err
+	if r.asItWas, err = server.Usage(); err != nil {
+		return r, err
 	}
-	settled, err = server.Settle()
-	return ended, settled, err
+	r.settled, err = settle(server)
+	return r, err
+}
+
+// settle reads what a server makes use of.
+func settle(server Server) (Usage, error) {
+	u, err := server.Settle()
+	u.Resident -= u.Free
+	return u, err
+}
+
+func growth(after, before Usage) float64 {
+	if before.Resident == 0 {
+		return 0
+	}
+	return rounded(float64(after.Resident)/float64(before.Resident), 3)
 }
 
 func kib(u, base Usage, conns int) float64 {
@@ -166,18 +197,20 @@ func once(ctx context.Context, conns []Conn, m Message) error {
 }
 
 const (
-	// lone requests follow the notifications, each after a rest.
-	lone     = 200
-	loneRest = 5 * time.Millisecond
+	// Lone requests have a rest before each, among the notifications and after them.
+	amongRest = time.Millisecond
+	loneRest  = 5 * time.Millisecond
 	// polling is how often the server is asked how far it is.
 	polling = 2 * time.Millisecond
 )
 
 // Notifications sends Options.Count notifications over Options.Conns connections,
 // from Options.InFlight goroutines on each, as fast as they are taken, and waits
-// until the server has them all. Then it makes lone requests on the first
-// connection, whose times are Sample.Beside: what batches must not hold back a
-// message that has nobody to travel with.
+// until the server has them all. The server counts nothing else. Meanwhile requests
+// are made on the first connection, one at a time, whose times are Sample.Among; and
+// then Options.Lone of them with a rest before each, whose times are Sample.Beside:
+// batches must not hold back a message that has nobody to travel with. How slow the
+// machine is just then is Sample.Bare.
 func Notifications(ctx context.Context, o Options, t Target, server Server, progress io.Writer) (*Sample, error) {
 	conns, err := dial(ctx, t, o.Conns)
 	if err != nil {
@@ -216,10 +249,23 @@ func Notifications(ctx context.Context, o Options, t Target, server Server, prog
 			})
 		}
 	}
-	if err := g.Wait(); err != nil {
+	s := new(Sample)
+	actx, enough := context.WithCancel(ctx)
+	defer enough()
+	var among sync.WaitGroup
+	among.Go(func() {
+		for actx.Err() == nil {
+			// Those that have begun are finished.
+			s.Among.take(func() error { return conns[0].Call(ctx, Plain) })
+			_ = pause(actx, amongRest)
+		}
+	})
+	err = g.Wait()
+	enough()
+	among.Wait()
+	if err != nil {
 		return nil, err
 	}
-	s := new(Sample)
 	// What has been sent is under way; a server that has no processor for a while
 	// takes nothing for as long.
 	const quiet = 5 * time.Second
@@ -250,17 +296,26 @@ func Notifications(ctx context.Context, o Options, t Target, server Server, prog
 	if s.Main.Good == 0 {
 		return nil, fmt.Errorf("%w: no notification arrived", ErrLoad)
 	}
-	for range lone {
+	for range o.Lone {
 		if err := pause(ctx, loneRest); err != nil {
 			return nil, err
 		}
-		begun := time.Now()
-		if err := conns[0].Call(ctx, Plain); err != nil {
-			s.Beside.Bad++
-			continue
+		s.Beside.take(func() error { return conns[0].Call(ctx, Plain) })
+		if err := pause(ctx, loneRest); err != nil {
+			return nil, err
 		}
-		s.Beside.times().record(time.Since(begun))
-		s.Beside.Good++
+		s.Bare.take(func() error { _, err := server.Usage(); return err })
 	}
 	return s, nil
+}
+
+// take counts f, and how long it takes.
+func (p *Part) take(f func() error) {
+	begun := time.Now()
+	if f() != nil {
+		p.Bad++
+		return
+	}
+	p.times().record(time.Since(begun))
+	p.Good++
 }

@@ -20,7 +20,7 @@ const (
 	Mixed     = "mixed"     // the same, with large ones on the same connections
 	Stream    = "stream"    // streams of events from the server
 	Fanout    = "fanout"    // each event to a subscriber on every connection
-	Notify    = "notify"    // messages without a reply, and then a lone request
+	Notify    = "notify"    // messages without a reply, among them lone requests, and after them
 	Handshake = "handshake" // connections that are made and ended
 	Idle      = "idle"      // what connections cost that say nothing
 )
@@ -66,13 +66,20 @@ type Options struct {
 	// Buffer is how many octets of events each producer may be ahead (16 KiB), where
 	// that can be said.
 	Buffer int `json:"buffer,omitempty"`
-	// Count of what Notify sends: 1,000,000.
+	// Count of what Notify sends: 1,000,000; and how many Lone requests follow it, each
+	// after a rest: 200.
 	Count int `json:"count,omitempty"`
+	Lone  int `json:"lone,omitempty"`
 	// Burst is on how many connections, with Idle, a large message goes once to and
 	// fro (100), and Quiet how long all of them then say nothing, before the first
 	// reading and before the second (10 s).
 	Burst int           `json:"burst,omitempty"`
 	Quiet time.Duration `json:"quiet_ns,omitempty"`
+	// What a server may come to with Idle, for Report.Missed: after the burst so many
+	// per cent more resident memory than before it (10), and for each connection at
+	// either time so many KiB (any). 0 is any.
+	MostGrowth float64 `json:"most_growth_percent,omitempty"`
+	MostEach   float64 `json:"most_each_kib,omitempty"`
 	// Rate makes the loop an open one, with so many requests a second in all; 0 is
 	// a closed loop. It is for Unary, Mixed (without the large ones) and Fanout.
 	Rate float64 `json:"rate,omitempty"`
@@ -121,11 +128,11 @@ func Defaults(scenario string) Options {
 	case Fanout:
 		o.Size, o.InFlight = 256, 4
 	case Notify:
-		o.Size, o.Conns, o.InFlight, o.Count = 60, 1, 1, 1_000_000
+		o.Size, o.Conns, o.InFlight, o.Count, o.Lone = 60, 1, 1, 1_000_000, 200
 	case Handshake:
 		o.Conns, o.InFlight = 4, 1
 	case Idle:
-		o.Conns, o.InFlight, o.LargeSize, o.Burst, o.Quiet = 10_000, 1, 10<<20, 100, 10*time.Second
+		o.Conns, o.InFlight, o.LargeSize, o.Burst, o.Quiet, o.MostGrowth = 10_000, 1, 10<<20, 100, 10*time.Second, 10
 	}
 	return o
 }
@@ -162,6 +169,7 @@ func (o *Options) Validate() error {
 		{"events", o.Events, least(1, Stream), maxEvents},
 		{"buffer", o.Buffer, 0, maxLarge},
 		{"count", o.Count, least(1, Notify), maxEvents},
+		{"lone", o.Lone, 0, maxEvents},
 		{"burst", o.Burst, 0, maxConns},
 		{"server-loops", o.ServerLoops, 0, 1024},
 		{"client-loops", o.ClientLoops, 0, 1024},
@@ -172,6 +180,9 @@ func (o *Options) Validate() error {
 	}
 	if o.Duration <= 0 || o.Warmup < 0 || o.Quiet < 0 {
 		return fmt.Errorf("%w: duration %v, warmup %v, quiet %v", ErrOptions, o.Duration, o.Warmup, o.Quiet)
+	}
+	if !(o.MostGrowth >= 0) || !(o.MostEach >= 0) {
+		return fmt.Errorf("%w: at most %v per cent more, at most %v KiB each", ErrOptions, o.MostGrowth, o.MostEach)
 	}
 	if o.Rate < 0 || o.Rate > maxRate || o.Rate != o.Rate {
 		return fmt.Errorf("%w: rate is %v, must be 0 to %v", ErrOptions, o.Rate, maxRate)

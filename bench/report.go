@@ -2,6 +2,7 @@ package bench
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"io"
 	"runtime"
@@ -31,6 +32,9 @@ type Report struct {
 	Latency Latency `json:"latency"`
 	// Beside is what the scenario has besides, nil where it has nothing.
 	Beside *Beside `json:"beside,omitempty"`
+	// Among and Bare are with Notify; see Sample.
+	Among  *Beside `json:"among,omitempty"`
+	Bare   Latency `json:"bare"`
 	Memory *Memory `json:"memory,omitempty"` // with Idle
 
 	Server Cost `json:"server"`
@@ -56,7 +60,8 @@ type Beside struct {
 type Memory struct {
 	Connections int `json:"connections"`
 	// Before and After the burst, as it was; and Settled, when the server had been
-	// told to collect its garbage and to give unused memory back.
+	// told to collect its garbage and to give unused memory back, less what its runtime
+	// kept nevertheless: that is some megaoctets or nothing, by chance.
 	Before        float64 `json:"before_kib"`
 	SettledBefore float64 `json:"settled_before_kib"`
 	After         float64 `json:"after_kib"`
@@ -67,6 +72,47 @@ type Memory struct {
 	Allocs float64 `json:"quiet_allocs_per_second"`
 	// Base is what the process held without connections, in KiB.
 	Base float64 `json:"base_kib"`
+	// Growth is what the whole process held after the burst, as a multiple of what it
+	// held before; 0 where that is not counted. It is of the settled readings, and
+	// GrowthAsItWas of the others.
+	Growth        float64 `json:"after_to_before"`
+	GrowthAsItWas float64 `json:"after_to_before_as_it_was"`
+	// Goroutines of the server, without connections, before the burst and after it.
+	Goroutines [3]int64 `json:"goroutines"`
+}
+
+// ErrMissed is the class of errors about a measurement that was made and found
+// something to be other than it should.
+var ErrMissed = errors.New("bench: not as it should be")
+
+// Missed says what is not as Options ask for, or as it always should be: growth of
+// memory and goroutines with Idle, what was lost with Notify. It is nil or of class
+// ErrMissed.
+func (r *Report) Missed() error {
+	var missed []error
+	miss := func(format string, args ...any) {
+		missed = append(missed, fmt.Errorf("%w: %s", ErrMissed, fmt.Sprintf(format, args...)))
+	}
+	o := &r.Options
+	if o.Scenario == Notify && (r.Errors > 0 || r.Requests != uint64(o.Count)) {
+		miss("%d of %d notifications arrived", r.Requests, o.Count)
+	}
+	if m := r.Memory; m != nil {
+		if most := 1 + o.MostGrowth/100; o.MostGrowth > 0 && m.Growth > most {
+			miss("%.3f times as much resident memory after the burst as before it, %.3f at most", m.Growth, most)
+		}
+		if each := max(m.SettledBefore, m.SettledAfter); o.MostEach > 0 && each > o.MostEach {
+			miss("%.2f KiB a connection, %.2f at most", each, o.MostEach)
+		}
+		if m.Goroutines[2] > m.Goroutines[1] {
+			miss("%d goroutines after the burst, %d before it", m.Goroutines[2], m.Goroutines[1])
+		}
+		// Each connection may not have its own.
+		if more := m.Goroutines[1] - m.Goroutines[0]; more > 0 && more >= int64(m.Connections)/10 {
+			miss("%d goroutines more with %d connections", more, m.Connections)
+		}
+	}
+	return errors.Join(missed...)
 }
 
 // Cost is what one side used for each request, or event, or whatever else the
@@ -167,13 +213,22 @@ func reportOf(o Options, shape string, s *Sample) *Report {
 		r.Client = CostOf(s.Client, s.Main.Good+s.Beside.Good)
 	}
 	if name := besides[o.Scenario]; name != "" {
-		b := &s.Beside
-		r.Beside = &Beside{Name: name, Requests: b.Good, Errors: b.Bad, Latency: b.Latency()}
-		if s.Elapsed > 0 {
-			r.Beside.Rate = rounded(float64(b.Good)/s.Elapsed.Seconds(), 1)
-		}
+		r.Beside = besideOf(name, &s.Beside, s.Elapsed)
+	}
+	if o.Scenario == Notify {
+		r.Beside.Rate = 0 // they rest in between
+		r.Among = besideOf("requests among them", &s.Among, s.Elapsed)
+		r.Bare = s.Bare.Latency()
 	}
 	return r
+}
+
+func besideOf(name string, p *Part, elapsed time.Duration) *Beside {
+	b := &Beside{Name: name, Requests: p.Good, Errors: p.Bad, Latency: p.Latency()}
+	if elapsed > 0 {
+		b.Rate = rounded(float64(p.Good)/elapsed.Seconds(), 1)
+	}
+	return b
 }
 
 // WriteTable writes the report for people.
@@ -207,6 +262,8 @@ func (r *Report) Rows() (rows [][2]string) {
 		add("as it was", "%.2f KiB before, %.2f after, without collecting garbage for the reading", m.Before, m.After)
 		add("base", "%.0f KiB without connections", m.Base)
 		add("quiet", "%.3g us CPU and %.3g allocs a second for each connection", m.CPU, m.Allocs)
+		add("after/before", "%.3f of the whole process; as it was %.3f", m.Growth, m.GrowthAsItWas)
+		add("goroutines", "%d without connections, %d before the burst, %d after it", m.Goroutines[0], m.Goroutines[1], m.Goroutines[2])
 		return rows
 	}
 	add(noun, "%d in %v, %d errors", r.Requests, r.Elapsed.Round(time.Millisecond), r.Errors)
@@ -217,8 +274,17 @@ func (r *Report) Rows() (rows [][2]string) {
 	if r.Latency.Max > 0 {
 		add("latency", "%v", r.Latency)
 	}
-	if b := r.Beside; b != nil {
-		add(b.Name, "%d, %d errors, %.0f/s, %v", b.Requests, b.Errors, b.Rate, b.Latency)
+	for _, b := range []*Beside{r.Among, r.Beside} {
+		switch {
+		case b == nil:
+		case b.Rate > 0:
+			add(b.Name, "%d, %d errors, %.0f/s, %v", b.Requests, b.Errors, b.Rate, b.Latency)
+		default:
+			add(b.Name, "%d, %d errors, %v", b.Requests, b.Errors, b.Latency)
+		}
+	}
+	if r.Bare.Max > 0 {
+		add("over pipes instead", "%v", r.Bare)
 	}
 	for _, side := range []struct {
 		name string

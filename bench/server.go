@@ -39,7 +39,8 @@ type server struct {
 	o       Options
 	reply   []byte // for JSON-RPC
 	topic   *carriage.Topic
-	handled Counter
+	handled Counter // requests, events and deliveries
+	heard   Counter // notifications
 }
 
 func (s *server) ServeRequest(r *carriage.Request) {
@@ -72,7 +73,7 @@ func (s *server) ServeRequest(r *carriage.Request) {
 	}
 }
 
-func (s *server) ServeNotify(n *carriage.Notify) { s.handled.Add(n.Association().ID(), 1) }
+func (s *server) ServeNotify(n *carriage.Notify) { s.heard.Add(n.Association().ID(), 1) }
 
 // Stamping is how many events of a stream share one look at the clock: one in so
 // many bears the time.
@@ -197,8 +198,11 @@ func Serve(ctx context.Context, o Options, log *slog.Logger, in io.Reader, out i
 		return err
 	}
 	handled := h.handled.Sum
-	if o.Scenario == Handshake || o.Scenario == Idle {
+	switch o.Scenario {
+	case Handshake, Idle:
 		handled = func() uint64 { return e.Stats().HandshakesCompleted }
+	case Notify:
+		handled = h.heard.Sum
 	}
 	return Control(ctx, in, out, Hello{Addr: l.Addr().String(), Key: e.Identity().String()}, handled)
 }

@@ -25,6 +25,11 @@ type Usage struct {
 	// Resident is how much memory the process holds now, in octets; 0 where not
 	// counted. In a difference it may be negative.
 	Resident int64 `json:"resident"`
+	// Free is the part of Resident that the heap has no use for and has not given back
+	// yet, by the runtime's own account.
+	Free int64 `json:"free"`
+	// Goroutines are those there are now. In a difference it may be negative.
+	Goroutines int64 `json:"goroutines"`
 }
 
 // CPU is user and system time together.
@@ -43,6 +48,9 @@ func (u Usage) Sub(v Usage) Usage {
 		Switches: u.Switches - v.Switches,
 		Handled:  u.Handled - v.Handled,
 		Resident: u.Resident - v.Resident,
+		Free:     u.Free - v.Free,
+
+		Goroutines: u.Goroutines - v.Goroutines,
 	}
 }
 
@@ -59,23 +67,28 @@ func (u Usage) Add(v Usage) Usage {
 		Switches: u.Switches + v.Switches,
 		Handled:  u.Handled + v.Handled,
 		Resident: u.Resident + v.Resident,
+		Free:     u.Free + v.Free,
+
+		Goroutines: u.Goroutines + v.Goroutines,
 	}
 }
 
 // sampler reads this process's Usage. Reading it allocates nothing after the
 // first time, so that it does not count itself.
 type sampler struct {
-	metrics   [4]metrics.Sample
+	metrics   [6]metrics.Sample
 	io, statm *os.File // nil where there are none
 	text      [512]byte
 }
 
 func newSampler() *sampler {
-	s := &sampler{metrics: [4]metrics.Sample{
+	s := &sampler{metrics: [6]metrics.Sample{
 		{Name: "/gc/heap/allocs:objects"},
 		{Name: "/gc/heap/tiny/allocs:objects"}, // not among the former
 		{Name: "/gc/heap/allocs:bytes"},
 		{Name: "/gc/cycles/total:gc-cycles"},
+		{Name: "/sched/goroutines:goroutines"},
+		{Name: "/memory/classes/heap/free:bytes"},
 	}}
 	// Linux has these; elsewhere what they say is missing.
 	s.io, _ = os.Open("/proc/self/io")
@@ -101,6 +114,9 @@ func (s *sampler) read() (Usage, error) {
 		Octets:   s.count(2),
 		Cycles:   s.count(3),
 		Switches: uint64(r.Nvcsw),
+
+		Goroutines: int64(s.count(4)),
+		Free:       int64(s.count(5)),
 	}
 	var n [4]uint64
 	if s.numbers(s.io, n[:]) {

@@ -74,6 +74,8 @@ func serveNATS(ctx context.Context, o bench.Options, in io.Reader, out io.Writer
 	internal := uint64(runtime.GOMAXPROCS(0))
 	handled := r.handled.Sum
 	switch o.Scenario {
+	case bench.Notify:
+		handled = r.heard.Sum
 	case bench.Handshake, bench.Idle:
 		handled = func() uint64 {
 			v, err := s.Varz(nil)
@@ -97,6 +99,7 @@ func serveNATS(ctx context.Context, o bench.Options, in io.Reader, out io.Writer
 type natsResponder struct {
 	o       bench.Options
 	handled bench.Counter
+	heard   bench.Counter // what has no reply
 }
 
 func (r *natsResponder) echo(m *nats.Msg) {
@@ -104,7 +107,7 @@ func (r *natsResponder) echo(m *nats.Msg) {
 	_ = m.Respond(m.Data)
 }
 
-func (r *natsResponder) notify(*nats.Msg) { r.handled.Add(0, 1) }
+func (r *natsResponder) notify(*nats.Msg) { r.heard.Add(0, 1) }
 
 func (r *natsResponder) stream(m *nats.Msg) {
 	go func() {

@@ -95,12 +95,13 @@ published.
 	},
 	{
 		bench.Notify, "messages without a reply, as fast as they are taken",
-		`Says how many writes they cost, and then, in requests that travel alone, whether anything is
-held back for the sake of batches.
+		`Says how many writes they cost, and, in requests that travel among them and then alone,
+whether anything is held back for the sake of batches; "over pipes instead" is what questions
+to the server take that are no requests. Fails if a notification is lost.
 
    trestle bench notify
    trestle bench notify --count 10000000 --inflight 4`,
-		[]string{"conns", "inflight", "size", "count"},
+		[]string{"conns", "inflight", "size", "count", "lone"},
 	},
 	{
 		bench.Handshake, "what it costs to make an association",
@@ -113,11 +114,14 @@ held back for the sake of batches.
 	{
 		bench.Idle, "resident memory of associations that say nothing",
 		`Reads the server's memory with --conns associations that had a request each and then said
-nothing for --quiet, and again after a large message went to and fro on some of them.
+nothing for --quiet, and again after a large message went to and fro on some of them: once
+as it is, and once after the server has collected its garbage and given unused memory back.
+Fails, after the report, if that second number or the goroutines have grown by the burst, or
+with --most-each if it is too large.
 
-   trestle bench idle
-   trestle bench idle --conns 1000 --transport tcp --quiet 60s`,
-		[]string{"conns", "burst", "large-size", "quiet"},
+   trestle bench idle --quiet 60s
+   trestle bench idle --conns 1000 --transport tcp --most-each 8`,
+		[]string{"conns", "burst", "large-size", "quiet", "most-growth", "most-each"},
 	},
 }
 
@@ -140,6 +144,9 @@ func (s scenario) command() *cli.Command {
 		"count":          &cli.IntFlag{Name: "count", Value: d.Count, Usage: "send `N` notifications"},
 		"burst":          &cli.IntFlag{Name: "burst", Value: d.Burst, Usage: "a large message on `N` of the associations"},
 		"syscalls":       &cli.BoolFlag{Name: "syscalls", Usage: "count both processes' system calls too, in a second of its own (with strace, on Linux)"},
+		"lone":           &cli.IntFlag{Name: "lone", Value: d.Lone, Usage: "make `N` requests afterwards, a rest before each"},
+		"most-growth":    &cli.FloatFlag{Name: "most-growth", Value: d.MostGrowth, Usage: "fail if the process has more than `P` per cent more memory after the burst; 0 is any"},
+		"most-each":      &cli.FloatFlag{Name: "most-each", Value: d.MostEach, Usage: "fail if an association takes more than `N` KiB; 0 is any"},
 		"quiet":          &cli.DurationFlag{Name: "quiet", Value: d.Quiet, Usage: "wait for `D` before each reading"},
 	}
 	if s.name == bench.Handshake {
@@ -215,6 +222,12 @@ func (s scenario) options(cmd *cli.Command) bench.Options {
 			o.Syscalls = cmd.Bool(name)
 		case "quiet":
 			o.Quiet = cmd.Duration(name)
+		case "lone":
+			o.Lone = cmd.Int(name)
+		case "most-growth":
+			o.MostGrowth = cmd.Float(name)
+		case "most-each":
+			o.MostEach = cmd.Float(name)
 		}
 	}
 	return o
@@ -251,7 +264,7 @@ func runBench(ctx context.Context, cmd *cli.Command, o bench.Options) (err error
 	if err := errors.Join(err, endProfiles(), server.Close()); err != nil {
 		return err
 	}
-	return write(report)
+	return errors.Join(write(report), report.Missed())
 }
 
 // benchOutput makes the files that flags ask for now, so that a measurement is not

@@ -52,12 +52,25 @@ func TestBenchMeasuresWhatItsHelpNames(t *testing.T) {
 		"fanout --conns 2 --duration 50ms --warmup 0":                                            "us CPU/delivery",
 		"notify --count 1000 --transport tcp":                                                    "lone requests",
 		"handshake --conns 2 --duration 50ms --warmup 0":                                         "us CPU/handshake",
-		"idle --conns 20 --burst 2 --large-size 100000 --quiet 1ms":                              "KiB a connection before the burst",
+		"idle --conns 20 --burst 2 --large-size 100000 --quiet 1ms --most-growth 0":              "KiB a connection before the burst",
 	} {
 		r := trestle(t, "", append([]string{"bench"}, strings.Fields(scenario)...)...)
 		if r.code != exitOK || !strings.Contains(r.out, want) {
 			t.Errorf("%s: code %d: %s%s", scenario, r.code, r.out, r.err)
 		}
+	}
+}
+
+// What is measured and is not as it should be is reported, and then an error.
+func TestBenchFailsWhereSomethingIsMissed(t *testing.T) {
+	t.Setenv(asProgram, "1")
+	r := trestle(t, "", "bench", "idle", "--conns", "50", "--burst", "0", "--quiet", "1ms", "--most-growth", "0", "--most-each", "0.001", "--json", "-")
+	var report bench.Report
+	if err := json.Unmarshal([]byte(r.out), &report); err != nil || report.Memory == nil {
+		t.Fatalf("%v: %s%s", err, r.out, r.err)
+	}
+	if want := "at most"; report.Memory.SettledBefore > 0.001 && (r.code != exitFailure || !strings.Contains(r.err, want)) {
+		t.Errorf("code %d, no %q in %q", r.code, want, r.err)
 	}
 }
 
@@ -84,7 +97,7 @@ func TestBenchWithoutAScenarioSaysSoOnce(t *testing.T) {
 func TestBenchWritesProfiles(t *testing.T) {
 	t.Setenv(asProgram, "1")
 	dir := filepath.Join(t.TempDir(), "profiles")
-	r := trestle(t, "", "bench", "unary", "--conns", "1", "--duration", "50ms", "--warmup", "0", "--profile", dir)
+	r := trestle(t, "", "bench", "unary", "--conns", "1", "--duration", "500ms", "--warmup", "0", "--profile", dir)
 	if r.code != exitOK {
 		t.Fatalf("code %d: %s", r.code, r.err)
 	}

@@ -27,7 +27,8 @@ type Section struct {
 	Table [][]string
 	// Marked are the rows, without the first, that stand out.
 	Marked map[int]bool
-	// Prose says that the first column is sentences, which may take several lines.
+	// Prose says that the first column is sentences, which may take several lines. On
+	// a phone each row is then a sentence with its figures below it.
 	Prose bool
 	// Folded hides the table until it is asked for.
 	Folded bool
@@ -103,8 +104,12 @@ func (s *Section) write(w *writer) {
 				class = ` class="ours"`
 			}
 			w.f("<tr%s>", class)
-			for _, c := range row {
-				w.f("<%s>%s</%s>", cell, text(c), cell)
+			for j, c := range row {
+				name := ""
+				if s.Prose && i > 0 && j > 0 && j < len(s.Table[0]) && s.Table[0][j] != "" {
+					name = fmt.Sprintf(` data-name="%s"`, text(s.Table[0][j])) // shown where the head is not
+				}
+				w.f("<%s%s>%s</%s>", cell, name, text(c), cell)
 			}
 			w.f("</tr>\n")
 		}
@@ -141,13 +146,21 @@ figure{margin:0;min-width:0}figcaption{font-weight:600;font-size:.92rem;margin-b
 svg{display:block;width:100%;height:auto;max-width:520px;font:11px system-ui,-apple-system,"Segoe UI",Roboto,sans-serif}
 svg text{fill:var(--fg)}svg .dim{fill:var(--dim)}svg .grid{stroke:var(--line);stroke-width:1}
 svg .bar{fill:var(--bar)}svg .bar.ours{fill:var(--ours)}
-svg .path{fill:none;stroke-width:1.8;stroke-linejoin:round}
+svg .path{fill:none;stroke-width:1.8;stroke-linejoin:round}svg .dashed{stroke-dasharray:5 3}
 .scroll{overflow-x:auto;margin-top:.8rem;-webkit-overflow-scrolling:touch}
 table{border-collapse:collapse;font-size:.82rem;font-variant-numeric:tabular-nums}
 th,td{padding:.28rem .6rem;text-align:right;white-space:nowrap;border-bottom:1px solid var(--line)}
-th{color:var(--dim);font-weight:600}
+th{color:var(--dim);font-weight:600;white-space:normal;vertical-align:bottom;min-width:3.6rem}
 th:first-child,td:first-child{text-align:left;position:sticky;left:0;background:var(--bg)}
 .prose th:first-child,.prose td:first-child{white-space:normal;position:static;min-width:9rem}
 tr.ours td{background:var(--soft)}
+@media (max-width:600px){
+th,td{padding:.28rem .45rem}th{min-width:0}
+.prose,.prose tbody,.prose tr{display:block}.prose tr{padding:.35rem .4rem;border-bottom:1px solid var(--line)}
+.prose tr:first-child{display:none}.prose tr.ours{background:var(--soft)}
+.prose td{display:inline-block;padding:0 .9rem 0 0;border:0;text-align:left;white-space:normal}
+.prose td:first-child{display:block;background:none}
+.prose td[data-name]::before{content:attr(data-name) " ";color:var(--dim)}
+}
 summary{cursor:pointer;color:var(--ours);margin-top:.8rem;padding:.3rem 0}
 `

@@ -4,6 +4,7 @@ import (
 	"bytes"
 	"encoding/xml"
 	"errors"
+	"html"
 	"io"
 	"math"
 	"regexp"
@@ -19,6 +20,14 @@ func written(t *testing.T, p *Page) string {
 		t.Fatal(err)
 	}
 	return out.String()
+}
+
+// ten lines, as many as there are colours.
+func ten() (lines []Line) {
+	for i := range palette {
+		lines = append(lines, Line{"number " + strconv.Itoa(i), [][2]float64{{0.1, float64(i)}, {1, float64(2 * i)}}})
+	}
+	return lines
 }
 
 func everything() *Page {
@@ -39,6 +48,7 @@ func everything() *Page {
 				Table: [][]string{{"name", "value"}, {"<a>", "1"}, {"b"}}, Marked: map[int]bool{0: true}, Prose: true,
 			},
 			{Title: "empty", Plots: []Plot{&Bars{}, &Latencies{}, &Rates{}, &Latencies{Lines: []Line{{}}}, &Rates{Lines: []Line{{"", [][2]float64{{0, 0}}}}}}},
+			{Title: "many", Plots: []Plot{&Rates{Title: "ten", Lines: ten()}}},
 			{Title: "folded", Table: [][]string{{"a"}}, Folded: true},
 		},
 	}
@@ -52,7 +62,7 @@ func TestAPageNeedsNothingElse(t *testing.T) {
 			t.Errorf("%q in %q", never, out[max(0, i-40):i+40])
 		}
 	}
-	for _, want := range []string{`name="viewport"`, "A &lt;title&gt; &amp; &#34;more&#34;", "a &lt;machine&gt;", `<tr class="ours"><td>&lt;a&gt;`, "logarithmic scale from 0.01 to 10 M", "99.9 %", "<details>"} {
+	for _, want := range []string{`name="viewport"`, "A &lt;title&gt; &amp; &#34;more&#34;", "a &lt;machine&gt;", `<tr class="ours"><td>&lt;a&gt;`, "logarithmic scale from 0.01 to 10 M", "99.9 %", "<details>", "share of all", "took no longer than this", "a second", "time in seconds", `<td data-name="value">1</td>`, "(max-width:600px)"} {
 		if !strings.Contains(out, want) {
 			t.Errorf("no %q", want)
 		}
@@ -79,6 +89,7 @@ func TestDrawingsStayWithinTheirBounds(t *testing.T) {
 	box := regexp.MustCompile(`(?s)<svg viewBox="0 0 (\S+) (\S+)".*?</svg>`)
 	point := regexp.MustCompile(`[ML](-?[\d.]+) (-?[\d.]+)`)
 	place := regexp.MustCompile(` (x|y)="(-?[\d.]+)"`)
+	words := regexp.MustCompile(`<text[^>]* x="([\d.]+)"[^>]*?( text-anchor="(\w+)")?>([^<]*)</text>`)
 	number := func(s string) float64 {
 		v, err := strconv.ParseFloat(s, 64)
 		if err != nil {
@@ -87,7 +98,7 @@ func TestDrawingsStayWithinTheirBounds(t *testing.T) {
 		return v
 	}
 	drawings := box.FindAllStringSubmatch(out, -1)
-	if len(drawings) != 9 {
+	if len(drawings) != 10 {
 		t.Fatalf("%d drawings", len(drawings))
 	}
 	for _, m := range drawings {
@@ -97,11 +108,53 @@ func TestDrawingsStayWithinTheirBounds(t *testing.T) {
 				t.Errorf("point %v,%v in %v x %v", x, y, width, height)
 			}
 		}
+		for _, p := range words.FindAllStringSubmatch(m[0], -1) {
+			long := 5.5 * float64(len([]rune(html.UnescapeString(p[4]))))
+			left := number(p[1])
+			switch p[3] {
+			case "middle":
+				left -= long / 2
+			case "end":
+				left -= long
+			}
+			if left < 0 || left+long > width {
+				t.Errorf("%q from %.0f to %.0f in %v", p[4], left, left+long, width)
+			}
+		}
 		for _, p := range place.FindAllStringSubmatch(m[0], -1) {
 			if v := number(p[2]); v < 0 || p[1] == "x" && v > width || p[1] == "y" && v > height {
 				t.Errorf("%s=%v in %v x %v", p[1], v, width, height)
 			}
 		}
+	}
+}
+
+// No two of ten lines look alike: they differ in colour, and half of them are broken.
+func TestLinesCanBeToldApart(t *testing.T) {
+	out := written(t, &Page{Sections: []Section{{Plots: []Plot{&Rates{Lines: ten()}}}}})
+	seen := map[string]int{}
+	for _, m := range regexp.MustCompile(`<path class="([a-z ]+)" style="stroke:var\((--s\d)\)`).FindAllStringSubmatch(out, -1) {
+		seen[m[1]+m[2]]++
+	}
+	solid := 0
+	for look, n := range seen {
+		if n != 2 { // in the drawing and in the legend
+			t.Errorf("%s: %d times", look, n)
+		}
+		if !strings.Contains(look, "dashed") {
+			solid++
+		}
+	}
+	if len(seen) != palette || solid != palette/2 {
+		t.Errorf("%v", seen)
+	}
+	colours := regexp.MustCompile(`--s\d:(#[0-9a-f]{6})`).FindAllStringSubmatch(style, -1)
+	different := map[string]bool{}
+	for _, c := range colours {
+		different[c[1]] = true
+	}
+	if len(colours) != 2*palette || len(different) != 2*palette {
+		t.Errorf("%d colours, %d different ones, for light and dark", len(colours), len(different))
 	}
 }
 

@@ -40,7 +40,7 @@ func (b *Bars) svg(w *writer, width float64) {
 			high, low = max(high, x.Value), min(low, x.Value)
 		}
 	}
-	log := high > 50*low
+	log := high > 300*low
 	height := top + row*float64(len(b.Bars))
 	if log {
 		height += 14
@@ -100,7 +100,7 @@ func nines(share float64) float64 {
 }
 
 func (l *Latencies) svg(w *writer, width float64) {
-	const left, right, top, plot = 56, 12, 8, 190
+	const left, right, top, plot, below = 56, 12, 20, 190, 36
 	low, high := math.Inf(1), 0.0
 	for _, x := range l.Lines {
 		for _, p := range x.Points {
@@ -121,15 +121,16 @@ func (l *Latencies) svg(w *writer, width float64) {
 		return left + (width-left-right)*(min(max(math.Log10(max(ns, 1)), low), high)-low)/(high-low)
 	}
 	y := func(share float64) float64 { return top + plot*(1-min(nines(share), most)/most) }
-	begin(w, l.Title, width, top+plot+22+legendHeight(l.Lines, width))
+	begin(w, l.Title, width, top+plot+below+legendHeight(l.Lines, width))
+	axes(w, width, top+plot+30, "share of all", "took no longer than this (logarithmic)")
 	for _, s := range shares {
 		w.f(`<line class="grid" x1="%d" x2="%.0f" y1="%.1f" y2="%.1f"/><text class="dim" x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
 			left, width-right, y(s.share), y(s.share), left-5, y(s.share)+4, s.name)
 	}
 	for e := low; e <= high; e++ {
 		at := x(math.Pow(10, e))
-		w.f(`<line class="grid" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/><text class="dim" x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n",
-			at, at, top, top+plot, at, top+plot+15, time.Duration(math.Pow(10, e)))
+		w.f(`<line class="grid" x1="%.1f" x2="%.1f" y1="%d" y2="%d"/><text class="dim" x="%.1f" y="%d" text-anchor="%s">%s</text>`+"\n",
+			at, at, top, top+plot, min(at, width), top+plot+15, anchor(at, width), time.Duration(math.Pow(10, e)))
 	}
 	for i, line := range l.Lines {
 		points := make([][2]float64, 0, len(line.Points)+1)
@@ -141,7 +142,7 @@ func (l *Latencies) svg(w *writer, width float64) {
 		}
 		path(w, i, line.Name, points)
 	}
-	legend(w, l.Lines, width, top+plot+22)
+	legend(w, l.Lines, width, top+plot+below)
 	end(w)
 }
 
@@ -154,7 +155,7 @@ type Rates struct {
 func (r *Rates) title() string { return r.Title }
 
 func (r *Rates) svg(w *writer, width float64) {
-	const left, right, top, plot = 48, 12, 6, 150
+	const left, right, top, plot, below = 48, 12, 20, 150, 36
 	high, last := 0.0, 0.0
 	for _, x := range r.Lines {
 		for _, p := range x.Points {
@@ -166,14 +167,15 @@ func (r *Rates) svg(w *writer, width float64) {
 	last = max(last, 1e-3)
 	x := func(s float64) float64 { return left + (width-left-right)*s/last }
 	y := func(v float64) float64 { return top + plot*(1-v/most) }
-	begin(w, r.Title, width, top+plot+22+legendHeight(r.Lines, width))
+	begin(w, r.Title, width, top+plot+below+legendHeight(r.Lines, width))
+	axes(w, width, top+plot+30, "a second", "time in seconds")
 	for v := 0.0; v <= most*1.001; v += step {
 		w.f(`<line class="grid" x1="%d" x2="%.0f" y1="%.1f" y2="%.1f"/><text class="dim" x="%d" y="%.1f" text-anchor="end">%s</text>`+"\n",
 			left, width-right, y(v), y(v), left-5, y(v)+4, digits(v))
 	}
 	tick := stepFor(last, 5)
 	for s := 0.0; s <= last*1.001; s += tick {
-		w.f(`<text class="dim" x="%.1f" y="%d" text-anchor="middle">%s</text>`+"\n", x(s), top+plot+15, strconv.FormatFloat(s, 'g', 4, 64)+" s")
+		w.f(`<text class="dim" x="%.1f" y="%d" text-anchor="%s">%s</text>`+"\n", x(s), top+plot+15, anchor(x(s), width), strconv.FormatFloat(s, 'g', 4, 64))
 	}
 	for i, line := range r.Lines {
 		points := make([][2]float64, 0, len(line.Points))
@@ -182,7 +184,7 @@ func (r *Rates) svg(w *writer, width float64) {
 		}
 		path(w, i, line.Name, points)
 	}
-	legend(w, r.Lines, width, top+plot+22)
+	legend(w, r.Lines, width, top+plot+below)
 	end(w)
 }
 
@@ -210,7 +212,11 @@ func path(w *writer, i int, name string, points [][2]float64) {
 	if len(points) == 0 {
 		return
 	}
-	w.f(`<path class="path" style="stroke:var(--s%d)" d="`, i%palette)
+	class := "path"
+	if dashed(i) {
+		class = "path dashed"
+	}
+	w.f(`<path class="%s" style="stroke:var(--s%d)" d="`, class, i%palette)
 	for j, p := range points {
 		c := 'L'
 		if j == 0 {
@@ -219,6 +225,23 @@ func path(w *writer, i int, name string, points [][2]float64) {
 		w.f("%c%.1f %.1f", c, p[0], p[1])
 	}
 	w.f(`"><title>%s</title></path>`+"\n", text(name))
+}
+
+// dashed tells which lines are broken, so that colours alone don't have to tell ten
+// of them apart.
+func dashed(i int) bool { return i%palette >= palette/2 }
+
+// axes names what goes up and what goes right; bottom is where the latter stands.
+func axes(w *writer, width, bottom float64, up, right string) {
+	w.f(`<text class="dim" x="0" y="11">%s</text><text class="dim" x="%.0f" y="%.0f" text-anchor="end">%s</text>`+"\n", text(up), width-12, bottom, text(right))
+}
+
+// anchor puts a mark of the lower axis below its place, or before it at the end.
+func anchor(at, width float64) string {
+	if at > width-24 {
+		return "end"
+	}
+	return "middle"
 }
 
 // A legend has its names side by side, as many as there is room for.
@@ -247,7 +270,11 @@ func legend(w *writer, lines []Line, width, top float64) {
 	columns := legendColumns(lines, width)
 	for i, l := range lines {
 		x, y := width/float64(columns)*float64(i%columns), top+legendRow*float64(i/columns)+10
-		w.f(`<rect x="%.1f" y="%.1f" width="12" height="4" rx="2" style="fill:var(--s%d)"/><text x="%.1f" y="%.1f">%s</text>`+"\n", x, y-5, i%palette, x+17, y, text(l.Name))
+		class := "path"
+		if dashed(i) {
+			class = "path dashed"
+		}
+		w.f(`<path class="%s" style="stroke:var(--s%d);stroke-width:3" d="M%.1f %.1fL%.1f %.1f"/><text x="%.1f" y="%.1f">%s</text>`+"\n", class, i%palette, x, y-4, x+13, y-4, x+17, y, text(l.Name))
 	}
 }
 

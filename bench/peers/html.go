@@ -22,16 +22,18 @@ func (r *result) writePage(w io.Writer) error {
 		},
 	}
 	for _, of := range all() {
-		p.Facts = append(p.Facts, [2]string{of.name, of.what})
+		if slices.ContainsFunc(r.Scenarios, func(o *outcome) bool { return o.find(of.name) != nil }) {
+			p.Facts = append(p.Facts, [2]string{of.name, of.what})
+		}
 	}
 	if len(r.Goals) > 0 {
-		s := page.Section{Title: "What we aim at", Note: "Each is written so that more is better.", Table: [][]string{{"goal", "at least", "got", "least to most", "rounds", ""}}, Marked: map[int]bool{}, Prose: true}
+		s := page.Section{Title: "What we aim at", Note: "Each is written so that more is better.", Table: [][]string{{"goal", "at least", "got", "in its rounds", ""}}, Marked: map[int]bool{}, Prose: true}
 		for i, g := range r.Goals {
 			verdict := "missed"
 			if g.Met {
 				verdict, s.Marked[i] = "met", true
 			}
-			s.Table = append(s.Table, []string{g.Goal, fmt.Sprintf("%.2f", g.Want), fmt.Sprintf("%.2f", g.Got), fmt.Sprintf("%.2f to %.2f", g.Least, g.Most), fmt.Sprint(g.Rounds), verdict})
+			s.Table = append(s.Table, []string{g.Goal, fmt.Sprintf("%.2f", g.Want), fmt.Sprintf("%.2f", g.Got), g.spread(), verdict})
 		}
 		p.Sections = append(p.Sections, s)
 	}

@@ -234,13 +234,18 @@ func (r *result) best(name string) (rate float64) {
 // find returns a peer's figures in a scenario, nil if there are none.
 func (r *result) find(scenario, peer string) *figures {
 	for _, o := range r.Scenarios {
-		if o.Name != scenario {
-			continue
+		if f := o.find(peer); o.Name == scenario && f != nil && f.Error == "" {
+			return f
 		}
-		for _, f := range o.Peers {
-			if f.Peer == peer && f.Error == "" {
-				return f
-			}
+	}
+	return nil
+}
+
+// find returns what there is of a peer, nil if there is nothing.
+func (o *outcome) find(peer string) *figures {
+	for _, f := range o.Peers {
+		if f.Peer == peer {
+			return f
 		}
 	}
 	return nil
@@ -261,7 +266,7 @@ type goal struct {
 // spread is what else there is to know about Got, in words.
 func (g *goal) spread() string {
 	if g.Rounds == 1 {
-		return "of one reading"
+		return "one reading"
 	}
 	return fmt.Sprintf("%.2f to %.2f in %d rounds", g.Least, g.Most, g.Rounds)
 }

@@ -357,6 +357,10 @@ func (k *kernel512) reduce(t reg.VecPhysical) ops {
 	}
 }
 
+// fold streams the reduction of the accumulators to a single block, into acc. It
+// spoils lo, mi and t0.
+func (k *kernel512) fold() ops { return append(k.reduce(t0), fold(t0, acc)...) }
+
 // fold streams the sum of hi's four lanes into to.
 func fold(t, to reg.VecPhysical) ops {
 	return ops{
@@ -492,8 +496,7 @@ func (k *kernel512) longData() {
 	VPSHUFB(rev, t0, t0)
 	VPXORQ(acc, t0, t0)
 	emit(product(t0, t1, lo, mi, hi, state[1]))
-	emit(k.reduce(t0))
-	emit(fold(t0, acc))
+	emit(k.fold())
 	TESTQ(n, n)
 	JNZ(LabelRef("aad_loop"))
 	XORL(aadBlks.As32(), aadBlks.As32())
@@ -548,7 +551,7 @@ func (k *kernel512) generate(name string) {
 	}
 	for n := vectors; n >= 0; n-- {
 		Label(fmt.Sprintf("last_%d", n))
-		k.last(n)
+		k.last(n, 0)
 	}
 
 	Label("long")
@@ -566,18 +569,38 @@ func (k *kernel512) generate(name string) {
 	JA(LabelRef("bulk"))
 
 	Comment("A group and a last one.")
-	k.parts(vectors, false, nil, at(key, powerEnd-group))
-	emit(k.reduce(t0))
-	emit(fold(t0, acc))
+	other := k.parts(vectors, false, nil, at(key, powerEnd-group), 0)
 	advance()
 	VBROADCASTI32X4(at(key, roundKey), rk[0])
-	VBROADCASTI32X4(at(key, roundKey+16), rk[1])
+	load(1)
 	VSHUFI64X2(Imm(0), ctr, ctr, t2)
 	VPXORQ(rk[0], t2, t2)
-	VPXORQ(k.first.Offset(group), t2, state[0])
-	VAESENC(rk[1], state[0], state[0])
-	LEAQ(k.first.Offset(group), inputs)
-	JMP(LabelRef("inputs"))
+	input := func(i int) {
+		VPXORQ(k.first.Offset(group+i*vector), t2, state[i])
+		VAESENC(rk[1], state[i], state[i])
+	}
+	if k.open {
+		emit(k.fold())
+		input(0)
+		LEAQ(k.first.Offset(group), inputs)
+		JMP(LabelRef("inputs"))
+	} else {
+		Comment("Half of the group is left to be hashed, while as much of the last one is encrypted,",
+			"be there text for it or not.")
+		for i := range part {
+			input(i)
+		}
+		VPXORQ(k.one, asX(t2), mask)
+		VAESENC(asX(rk[1]), mask, mask)
+		emit(k.aesRounds(0, part, true), append(other, k.fold()...))
+		CMPQ(rest, U32(part*vector))
+		JBE(LabelRef("begun"))
+		load(1)
+		for i := part; i < vectors; i++ {
+			input(i)
+		}
+		JMP(LabelRef("begun"))
+	}
 
 	Label("bulk")
 	l := locals{AllocLocal(vectors / 2 * vector), AllocLocal(16), AllocLocal(8)}
@@ -599,24 +622,39 @@ func (k *kernel512) generate(name string) {
 	VMOVDQU64(k.low, ctr)
 	k.groups(l)
 
-	Comment("The sums are as secret as the key, and inert has an octet of it.")
-	emit(zero(t0))
-	for i := range vectors / 2 {
-		VMOVDQU64(t0, l.sums.Offset(i*vector))
-	}
-	MOVL(U32(0), l.inert)
-
 	Comment("The tag's mask.")
 	MOVL(U32(1<<24), reg.RAX.As32())
 	VMOVDQU(l.nonce, mask)
 	VPINSRD(Imm(3), reg.RAX.As32(), mask, mask)
 	VPXOR(at(key, roundKey), mask, mask)
 	VAESENC(at(key, roundKey+16), mask, mask)
-	for n := 1; n < vectors; n++ {
-		CMPQ(rest, U32(n*vector))
-		JBE(LabelRef(fmt.Sprintf("last_%d", n)))
+	if !k.open {
+		emit(k.aesRounds(0, part, true), append(k.hashGroup(dst, -group, l), k.fold()...))
 	}
-	JMP(LabelRef("last_8"))
+
+	Comment("The sums are as secret as the key, and inert has an octet of it.")
+	emit(zero(t0))
+	for i := range vectors / 2 {
+		VMOVDQU64(t0, l.sums.Offset(i*vector))
+	}
+	MOVL(U32(0), l.inert)
+	if k.open {
+		for n := 1; n < vectors; n++ {
+			CMPQ(rest, U32(n*vector))
+			JBE(LabelRef(fmt.Sprintf("last_%d", n)))
+		}
+		JMP(LabelRef("last_8"))
+	} else {
+		Label("begun")
+		for n := 1; n < vectors; n++ {
+			CMPQ(rest, U32(n*vector))
+			JBE(LabelRef(fmt.Sprintf("begun_%d", n)))
+		}
+		for n := vectors; n > 0; n-- {
+			Label(fmt.Sprintf("begun_%d", n))
+			k.last(n, part)
+		}
+	}
 	k.carry(l)
 
 	Label("aad_long")
@@ -624,13 +662,14 @@ func (k *kernel512) generate(name string) {
 }
 
 // groups writes the handling of all whole groups but the last group or part of
-// one, whose states it leaves ready.
+// one, whose states it leaves ready. For sealing the group before is left to be
+// hashed.
 func (k *kernel512) groups(l locals) {
 	var out ops
 	for i := range vectors {
 		out.add(k.finish(i, false)...)
 	}
-	reduce := append(k.reduce(t0), fold(t0, acc)...)
+	reduce := k.fold()
 	if k.open {
 		Label("loop")
 		emit(k.aesRounds(0, vectors, false), k.hashGroup(src, 0, l))
@@ -655,8 +694,6 @@ func (k *kernel512) groups(l locals) {
 	advance()
 	CMPQ(rest, U32(group))
 	JA(LabelRef("loop"))
-	emit(k.hashGroup(dst, -group, l))
-	emit(reduce)
 }
 
 // lastProduct streams the products that a last group begins with, the associated
@@ -681,8 +718,11 @@ func (k *kernel512) lastProduct() ops {
 
 // parts writes the encryption and hashing of n vectors, with the powers at m
 // onwards. If they are the last, the last of them has 1 to 64 octets, and the
-// tag's mask is made. first goes in between, before anything is hashed.
-func (k *kernel512) parts(n int, last bool, first ops, m Mem) {
+// tag's mask is made. first goes in between, before anything is hashed. If begun
+// is set, the first part's states, and the mask, are through all rounds but the
+// last one already. The products that nothing is left to hide behind are
+// returned, to be written next.
+func (k *kernel512) parts(n int, last bool, first ops, m Mem, begun int) ops {
 	finish := func(from, to int) {
 		var out ops
 		for i := from; i < to; i++ {
@@ -698,23 +738,35 @@ func (k *kernel512) parts(n int, last bool, first ops, m Mem) {
 	if k.open {
 		emit(k.aesRounds(0, n, last), append(first, k.hash(0, n, m, last)...))
 		finish(0, n)
-		return
+		return nil
 	}
 	// A part of the vectors is hashed while the next one is encrypted.
-	other := first
-	for from := 0; from < n || from == 0; from += part {
+	other, from := first, 0
+	if begun > 0 {
+		from = min(begun, n)
+		if from == n {
+			emit(first)
+			first = nil
+		}
+		finish(0, from)
+		other = append(first, k.hash(0, from, m, last)...)
+	}
+	for ; from < n || n == 0 && from == 0; from += part {
 		to := min(from+part, n)
 		emit(k.aesRounds(from, to, last && from == 0), other)
 		finish(from, to)
 		other = k.hash(from, to, m, last)
+		if n == 0 {
+			break
+		}
 	}
-	emit(other)
+	return other
 }
 
 // last writes the handling of the last n vectors, of which the last has 1 to 64
 // octets, and the end of the kernel. acc holds the associated data, or what was
-// hashed before.
-func (k *kernel512) last(n int) {
+// hashed before. For begun see parts.
+func (k *kernel512) last(n, begun int) {
 	var first ops
 	switch {
 	case n > 1:
@@ -729,7 +781,7 @@ func (k *kernel512) last(n int) {
 			func() { KMOVQ(reg.RAX, tail) })
 	}
 	first.add(k.lastProduct()...)
-	k.parts(n, true, first, at(power, 0))
+	emit(k.parts(n, true, first, at(power, 0), begun))
 	if n > 0 {
 		JMP(LabelRef("tag"))
 		return

@@ -1,11 +1,16 @@
 package carriage_test
 
 import (
+	"bytes"
 	"context"
+	bin "encoding/binary"
 	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"runtime"
+	"runtime/metrics"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"testing"
@@ -18,7 +23,15 @@ import (
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
-// The tests here run over real sockets and loops, over TLS as by default.
+// The tests here run over real sockets and loops, over TLS as by default. L22 in full:
+//
+//	go test -v -run TestSockets_L2 ./carriage -args -subscribers 99 -events 10000
+var (
+	fanSubscribers = flag.Int("subscribers", map[bool]int{true: 29, false: 99}[slowBuild], "how many subscribers of a topic read everything")
+	fanEvents      = flag.Int("events", 2500, "how many events of 1 KiB each of them gets; one that never reads is cut after 2,100 or so")
+)
+
+var order = bin.BigEndian
 
 // sockets is a serving engine and one that dials it.
 type sockets struct {
@@ -106,44 +119,114 @@ func TestSockets_ManyStreams(t *testing.T) {
 	wg.Wait()
 }
 
-// L22 over sockets: subscribers on many associations, one of whom never reads.
+// L22 over sockets: subscribers on many associations, one of whom never reads. Whether
+// the others notice is a comparison with the same events without that one.
 func TestSockets_L22(t *testing.T) {
-	topic := carriage.NewTopic(carriage.TopicOptions{})
-	var subscribed atomic.Int32
+	var current atomic.Pointer[carriage.Topic]
 	h := carriage.HandlerFunc(func(r *carriage.Request) {
-		if _, err := topic.Subscribe(r, carriage.SubscribeOptions{}); err == nil {
-			subscribed.Add(1)
-		}
+		_, _ = current.Load().Subscribe(r, carriage.SubscribeOptions{})
 	})
+	begin := func() *carriage.Topic {
+		topic := carriage.NewTopic(carriage.TopicOptions{})
+		current.Store(topic)
+		return topic
+	}
 	s := newSockets(t, config(nil), config(h), nil)
-	const subscribers, events = 40, 3000
 	var links []*engine.Association
-	for range 8 {
+	for range 10 {
 		links = append(links, s.dial())
 	}
-	slow, err := s.client.Stream(background, links[0], &carriage.Call{Protocol: raw, Natural: []byte("slow")}, nil)
-	must(t, err)
+	rounds := 2
+	if slowBuild {
+		rounds = 1
+	}
+	least := func(d, than time.Duration) time.Duration {
+		if than == 0 {
+			return d
+		}
+		return min(d, than)
+	}
+	var without, with time.Duration
+	var peak, peakWith uint64
+	for round := range rounds {
+		took, most := s.fan(begin(), links, fmt.Sprint("a", round))
+		without, peak = least(took, without), max(peak, most)
+
+		// It shares an association with a tenth of the others.
+		topic := begin()
+		slow, err := s.client.Stream(background, links[0], &carriage.Call{Protocol: raw, Natural: fmt.Append(nil, "slow", round)}, nil)
+		must(t, err)
+		nptest.Eventually(t, func() bool { return topic.Subscribers() == 1 }, func() any { return topic.Subscribers() })
+		took, most = s.fan(topic, links, fmt.Sprint("b", round))
+		with, peakWith = least(took, with), max(peakWith, most)
+		if n := topic.Subscribers(); n != 0 {
+			t.Errorf("%d subscribers are left", n)
+		}
+		n := 0
+		for {
+			if _, err = slow.Next(); err != nil {
+				break
+			}
+			n++
+		}
+		var cut *bridge.Error
+		if !errors.As(err, &cut) || cut.Code != bridge.CodeNotDelivered || cut.Text == "" || n == 0 || n > 1100 {
+			t.Errorf("the slow one: %v after %d events", err, n)
+		}
+	}
+	if st := s.server.Stats(); st.StreamsCut != uint64(rounds) || s.served.Stats().WouldBlock != 0 {
+		t.Errorf("%+v", st)
+	}
+	for _, a := range links {
+		must(t, a.Err())
+	}
+	t.Logf("%d subscribers, %d events: %v without and %v with one that never reads; heap of at most %d and %d KiB",
+		*fanSubscribers, *fanEvents, without, with, peak>>10, peakWith>>10)
+	if with > 3*without+200*time.Millisecond {
+		t.Errorf("the others were slowed: %v instead of %v", with, without)
+	}
+	if peakWith > 2*peak+16<<20 {
+		t.Errorf("%d octets of heap instead of %d", peakWith, peak)
+	}
+}
+
+// fan publishes events to subscribers on links who read all of them, and says how long
+// that took and how large the heap became. Somebody else may have subscribed before.
+func (s *sockets) fan(topic *carriage.Topic, links []*engine.Association, name string) (took time.Duration, heap uint64) {
+	t, subscribers, events := s.t, *fanSubscribers, *fanEvents
+	t.Helper()
+	before := topic.Subscribers()
 	var wg sync.WaitGroup
-	var read [subscribers]atomic.Int64
-	for i := range subscribers {
-		st, err := s.client.Stream(background, links[i%len(links)], &carriage.Call{Protocol: raw, Natural: fmt.Append(nil, i)}, nil)
+	read := make([]atomic.Int64, subscribers)
+	for i := range read {
+		st, err := s.client.Stream(background, links[i%len(links)], &carriage.Call{Protocol: raw, Natural: fmt.Append(nil, name, i)}, nil)
 		must(t, err)
 		wg.Go(func() {
 			n := carriage.EventID(0)
+			want := text(1024)
 			for e, err := range st.Events() {
-				if n++; err != nil || e.ID != n {
-					t.Errorf("subscriber %d: event %d as number %d: %v", i, e.ID, n, err)
-					read[i].Store(events)
+				n++
+				if last := n == carriage.EventID(events)+1; last {
+					want = []byte("end")
+				} else {
+					order.PutUint64(want, uint64(n-1))
+				}
+				if err != nil || e.ID != n || !bytes.Equal(e.Foreign, want) {
+					t.Errorf("subscriber %s%d: event %d as number %d: %v", name, i, e.ID, n, err)
+					read[i].Store(int64(events))
 					return
 				}
 				read[i].Add(1)
 			}
-			if n != events+1 {
-				t.Errorf("subscriber %d: %d events", i, n)
+			if n != carriage.EventID(events)+1 {
+				t.Errorf("subscriber %s%d: %d events", name, i, n)
 			}
 		})
 	}
-	nptest.Eventually(t, func() bool { return subscribed.Load() == subscribers+1 }, func() any { return subscribed.Load() })
+	nptest.Eventually(t, func() bool { return topic.Subscribers() == before+subscribers }, func() any { return topic.Subscribers() })
+	heapNow := []metrics.Sample{{Name: "/memory/classes/heap/objects:bytes"}}
+	event := text(1024)
+	begun := time.Now()
 	for i := range events {
 		if i%400 == 0 { // no faster than those who read, whatever this machine can do
 			nptest.Eventually(t, func() bool {
@@ -154,30 +237,24 @@ func TestSockets_L22(t *testing.T) {
 				}
 				return true
 			}, func() any { return i })
+			metrics.Read(heapNow)
+			heap = max(heap, heapNow[0].Value.Uint64())
 		}
-		must(t, topic.TryPublish(fmt.Append(text(1020), i)))
+		order.PutUint64(event, uint64(i))
+		must(t, topic.TryPublish(event))
 	}
 	must(t, topic.End([]byte("end")))
 	wg.Wait()
-	n := 0
-	for {
-		if _, err = slow.Next(); err != nil {
-			break
-		}
-		n++
-	}
-	var cut *bridge.Error
-	if !errors.As(err, &cut) || cut.Code != bridge.CodeNotDelivered || n == 0 || n > 1100 {
-		t.Errorf("the slow one: %v after %d events", err, n)
-	}
-	if st := s.server.Stats(); st.StreamsCut != 1 {
-		t.Errorf("%+v", st)
-	}
+	return time.Since(begun), heap
 }
 
-// L23 over sockets: 64 MiB that nobody reads, beside pings and a key update.
+// L23 over sockets: 64 MiB that nobody reads. On the same association requests take
+// as long as they do without it, keys change in both directions, a cancel takes effect,
+// and what waits has a bound.
 func TestSockets_L23(t *testing.T) {
+	const pieces, piece = 1024, 64 << 10
 	sent := make(chan error, 1)
+	var producer atomic.Pointer[carriage.Producer]
 	h := carriage.HandlerFunc(func(r *carriage.Request) {
 		if string(r.Method()) != "big" {
 			_ = r.Respond(result(r))
@@ -190,9 +267,10 @@ func TestSockets_L23(t *testing.T) {
 			sent <- err
 			return
 		}
+		producer.Store(p)
 		go func() {
-			for range 1024 {
-				if err := p.Send(background, text(64<<10)); err != nil {
+			for range pieces {
+				if err := p.Send(background, text(piece)); err != nil {
 					sent <- err
 					return
 				}
@@ -202,24 +280,55 @@ func TestSockets_L23(t *testing.T) {
 	})
 	s := newSockets(t, config(nil), config(h), nil)
 	a := s.dial()
+	var served *engine.Association
+	nptest.Eventually(t, func() bool {
+		s.served.Associations(func(x *engine.Association) bool { served = x; return true })
+		return served != nil
+	}, func() any { return s.served.Stats() })
+
+	pings := func(n int, then func(i int)) (each []time.Duration) {
+		for i := range n {
+			ctx, cancel := context.WithTimeout(background, 10*time.Second)
+			begun := time.Now()
+			_, err := s.client.Call(ctx, a, &carriage.Call{Protocol: raw, Method: "ping", Natural: fmt.Append(nil, i), Foreign: []byte("x")})
+			each = append(each, time.Since(begun))
+			cancel()
+			must(t, err)
+			then(i)
+		}
+		slices.Sort(each)
+		return each
+	}
+	at := func(each []time.Duration, percent int) time.Duration { return each[(len(each)-1)*percent/100] }
+
+	const n = 1000
+	pings(n/10, func(int) {}) // what is made once is made
+	alone := pings(n, func(int) {})
 	big, err := s.client.Stream(background, a, &carriage.Call{Protocol: raw, Method: "big", Natural: []byte("big")}, nil)
 	must(t, err)
 	first, err := big.Next()
 	must(t, err)
-	if len(first.Foreign) != 64<<10 {
+	if len(first.Foreign) != piece {
 		t.Fatalf("%d octets", len(first.Foreign))
 	}
-	begun := time.Now()
-	for i := range 1000 {
-		ctx, cancel := context.WithTimeout(background, 10*time.Second)
-		_, err := s.client.Call(ctx, a, &carriage.Call{Protocol: raw, Method: "ping", Natural: fmt.Append(nil, i), Foreign: []byte("x")})
-		cancel()
-		must(t, err)
-		if i == 500 {
+	beside := pings(n, func(i int) {
+		switch i {
+		case n / 2:
 			must(t, a.UpdateKey(background, wire.ChannelBridge))
+		case n * 3 / 4:
+			must(t, served.UpdateKey(background, wire.ChannelBridge))
 		}
+	})
+	t.Logf("requests p50 %v, p99 %v; beside the stream p50 %v, p99 %v, max %v", at(alone, 50), at(alone, 99), at(beside, 50), at(beside, 99), at(beside, 100))
+	if at(beside, 50) > 3*at(alone, 50)+time.Millisecond {
+		t.Errorf("half of the requests took %v beside the stream, %v without it", at(beside, 50), at(alone, 50))
 	}
-	t.Logf("1000 round trips in %v", time.Since(begun))
+	if st := s.served.Stats(); st.KeyUpdatesIn != 1 || st.KeyUpdatesOut != 1 {
+		t.Errorf("keys changed %d and %d times", st.KeyUpdatesIn, st.KeyUpdatesOut)
+	}
+	if held := producer.Load().Buffered() + served.Queued(); held > carriage.DefaultStreamBuffer+2*piece+64<<10 {
+		t.Errorf("%d octets wait where they are produced", held)
+	}
 	select {
 	case err := <-sent:
 		t.Fatalf("all of it was sent although nobody reads: %v", err)
@@ -229,7 +338,11 @@ func TestSockets_L23(t *testing.T) {
 	if err := <-sent; err != carriage.ErrCancelled {
 		t.Errorf("%v", err)
 	}
-	if a.Err() != nil {
+	if st := s.server.Stats(); st.StreamsCancelled != 1 || st.StreamsCut != 0 {
+		t.Errorf("%+v", st)
+	}
+	pings(1, func(int) {})
+	if a.Err() != nil || served.Err() != nil {
 		t.Error("the association ended")
 	}
 }

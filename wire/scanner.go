@@ -68,15 +68,15 @@ func (s *Scanner) Header() (h Header, ok bool, err error) {
 		return nil, false, s.err
 	}
 	if s.total != 0 {
-		b, err := s.front(HeaderLen)
-		return Header(b), err == nil, err
+		b := s.front(HeaderLen)
+		return Header(b), b != nil, s.err
 	}
 	if s.unread() < HeaderLen {
 		return nil, false, nil
 	}
-	b, err := s.front(HeaderLen)
-	if err != nil {
-		return nil, false, s.fail(err)
+	b := s.front(HeaderLen)
+	if b == nil {
+		return nil, false, s.err
 	}
 	if h, err = ParseHeader(b, s.MaxFrame); err != nil {
 		return nil, false, s.fail(err)
@@ -100,9 +100,9 @@ func (s *Scanner) Frame() (f Frame, ok bool, err error) {
 	if s.unread() < n {
 		return Frame{}, false, nil
 	}
-	b, err := s.front(n)
-	if err != nil {
-		return Frame{}, false, s.fail(err)
+	b := s.front(n)
+	if b == nil {
+		return Frame{}, false, s.err
 	}
 	s.total = 0
 	s.consume(n)
@@ -196,18 +196,28 @@ func (s *Scanner) held() []byte {
 
 func (s *Scanner) unread() int { return len(s.held()) + len(s.in) }
 
-// front returns the first n unread octets, which must be there, in one piece
-// that ends with its capacity.
-func (s *Scanner) front(n int) ([]byte, error) {
+// front returns the first n unread octets, which must be there and more than none, in
+// one piece that ends with its capacity. It is small enough to be inlined, which most
+// frames get by with. nil means that the scanner has failed.
+func (s *Scanner) front(n int) []byte {
+	if s.part != nil {
+		return s.gather(n)
+	}
+	return s.in[:n:n]
+}
+
+// gather is front where there may be octets of earlier turns.
+func (s *Scanner) gather(n int) []byte {
 	have := s.held()
 	if len(have) == 0 {
-		return s.in[:n:n], nil
+		return s.in[:n:n]
 	}
 	if missing := n - len(have); missing > 0 {
 		if cap(have) < n {
 			next, err := s.get(n)
 			if err != nil {
-				return nil, err
+				s.fail(err)
+				return nil
 			}
 			next.B = append(next.B, have...)
 			if s.off > 0 {
@@ -224,7 +234,7 @@ func (s *Scanner) front(n int) ([]byte, error) {
 		s.in = s.in[missing:]
 		have = s.held()
 	}
-	return have[:n:n], nil
+	return have[:n:n]
 }
 
 // consume passes over n octets that front has returned.

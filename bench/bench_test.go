@@ -617,6 +617,19 @@ func TestEventsBearTheTimeNowAndThen(t *testing.T) {
 	if _, ok := Stamp(make([]byte, stampLen-1)); ok {
 		t.Error("a time in too few octets")
 	}
+	f = NewFeed(&o)
+	events, stamps = 0, 0
+	for list := f.Batch(make([][]byte, 0, 17)); len(list) > 0; list = f.Batch(list[:0]) {
+		for _, e := range list {
+			if _, ok := Stamp(e); ok != (events%Stamping == 0) {
+				t.Errorf("event %d of batches bears the time: %v", events, ok)
+			}
+			events++
+		}
+	}
+	if events != o.Events || f.Next() != nil {
+		t.Errorf("%d events in batches", events)
+	}
 }
 
 func TestSamplingCountsNothingOfItsOwn(t *testing.T) {

@@ -1,6 +1,7 @@
 package bench
 
 import (
+	"bytes"
 	"context"
 	"fmt"
 	"io"
@@ -82,25 +83,39 @@ const Stamping = 32
 // Feed makes the events of one stream.
 type Feed struct {
 	event     []byte
+	stamped   []byte // the same, but that it bears the time
 	made, all int
 }
 
 // NewFeed makes the events that o asks for.
-func NewFeed(o *Options) *Feed { return &Feed{event: o.Message(Plain), all: o.Events} }
+func NewFeed(o *Options) *Feed {
+	f := &Feed{event: o.Message(Plain), all: o.Events}
+	f.stamped = bytes.Clone(f.event)
+	clear(f.event[:stampLen])
+	return f
+}
+
+// Batch appends the next events, as many as there are up to the capacity of list. They
+// are borrowed until the next call, and at most Stamping at once.
+func (f *Feed) Batch(list [][]byte) [][]byte {
+	for n := min(cap(list)-len(list), f.all-f.made, Stamping); n > 0; n-- {
+		e := f.event
+		if f.made%Stamping == 0 {
+			e = f.stamped
+			Stamped(e, time.Now())
+		}
+		f.made++
+		list = append(list, e)
+	}
+	return list
+}
 
 // Next gives the next event, whose octets are the Feed's until the one after it;
 // nil says that there are no more.
 func (f *Feed) Next() []byte {
-	if f.made == f.all {
-		return nil
-	}
-	if f.made%Stamping == 0 {
-		Stamped(f.event, time.Now())
-	} else {
-		clear(f.event[:stampLen])
-	}
-	f.made++
-	return f.event
+	var one [1][]byte
+	f.Batch(one[:0])
+	return one[0]
 }
 
 // produce sends a stream's events, in the shape that is asked for of the client
@@ -131,7 +146,8 @@ type producer struct {
 	id   uint64
 	p    *carriage.Producer
 	feed *Feed
-	held []byte // an event that found no room
+	list [Stamping][]byte
+	held [][]byte // those in list that found no room yet
 }
 
 func (f *producer) all() {
@@ -146,17 +162,17 @@ func (f *producer) all() {
 
 func (f *producer) more() {
 	for {
-		if f.held == nil {
-			if f.held = f.feed.Next(); f.held == nil {
+		if len(f.held) == 0 {
+			if f.held = f.feed.Batch(f.list[:0]); len(f.held) == 0 {
 				_ = f.p.EndEmpty()
 				return
 			}
 		}
-		if f.p.TrySend(f.held) != nil {
+		n, err := f.p.TrySendAll(f.held)
+		f.s.handled.Add(f.id, uint64(n))
+		if f.held = f.held[n:]; err != nil {
 			return // until there is room, or for good
 		}
-		f.held = nil
-		f.s.handled.Add(f.id, 1)
 	}
 }
 

@@ -157,13 +157,17 @@ func (l *backlog) drop() {
 
 // dropTo lets go of the events up to number n.
 func (l *backlog) dropTo(n uint64) {
-	for l.first < n {
-		if end := l.end(l.oldest); end <= n {
-			l.first = end
-			l.dropPage()
-			continue
-		}
+	for l.dropPages(n); l.first < n; {
 		l.drop()
+	}
+}
+
+// dropPages lets go of the events up to number n, but for those that lie in one page
+// with later ones.
+func (l *backlog) dropPages(n uint64) {
+	for l.oldest != l.pageNo && l.end(l.oldest) <= n {
+		l.first = l.end(l.oldest)
+		l.dropPage()
 	}
 }
 

@@ -64,7 +64,7 @@ func TestBacklogHoldsWhatIsPushed(t *testing.T) {
 		largest := 1 + r.IntN(1<<r.IntN(14))
 		cursors := make([]run, 3)
 		for range 150 {
-			switch r.IntN(5) {
+			switch r.IntN(6) {
 			case 0, 1:
 				for range r.IntN(20) {
 					m.add(r, r.IntN(largest))
@@ -76,6 +76,11 @@ func TestBacklogHoldsWhatIsPushed(t *testing.T) {
 			case 3:
 				m.dropTo(m.first + uint64(r.IntN(int(m.last-m.first)+1)))
 			case 4:
+				n := m.first + uint64(r.IntN(int(m.last-m.first)+1))
+				if m.dropPages(n); m.first > n || m.first < n && m.end(m.oldest) <= n {
+					t.Fatalf("seed %d: up to %d, dropped up to %d", seed, n, m.first)
+				}
+			case 5:
 				for i := range cursors {
 					m.check(t, &cursors[i], max(m.first+1, m.last-min(m.last, uint64(r.IntN(30)))))
 				}

@@ -191,7 +191,7 @@ func (f *feed) take(o *outlet, id EventID, cost uint64) {
 func (f *feed) trim() {
 	l := &f.own
 	if !f.retained {
-		l.dropTo(uint64(f.taken))
+		l.dropPages(uint64(f.taken))
 		return
 	}
 	for l.first < l.last {
@@ -238,11 +238,21 @@ func (f *feed) poke() {
 	}
 }
 
-// push adds an event of the feed's own. wait is set if it has to wait for room
-// before it tries again.
-func (f *feed) push(foreign []byte, block bool) (wait <-chan struct{}, err error) {
+// push adds events of the feed's own in their order, and returns the number of those
+// that were. wait is set if it has to wait for room before it tries the next one again.
+func (f *feed) push(events [][]byte, block bool) (n int, wait <-chan struct{}, err error) {
 	f.mu.Lock()
-	defer f.mu.Unlock()
+	for n < len(events) && wait == nil && err == nil {
+		if wait, err = f.add(events[n], block); wait == nil && err == nil {
+			n++
+		}
+	}
+	f.mu.Unlock()
+	return n, wait, err
+}
+
+// add is push of one event. The caller holds mu.
+func (f *feed) add(foreign []byte, block bool) (wait <-chan struct{}, err error) {
 	if err := f.sendable(); err != nil {
 		return nil, err
 	}

@@ -285,7 +285,10 @@ func (o *outlet) Fill(dst []byte) []byte {
 		// It was checked when it was staged, and nothing of it has changed.
 		dst, _ = o.message(it).AppendPrefix(dst, o.c.b.cfg.Tags)
 	}
-	return append(append(dst, it.head...), it.tail...)
+	if len(it.head) > 0 {
+		dst = append(dst, it.head...)
+	}
+	return append(dst, it.tail...)
 }
 
 // Next implements sched.Source. Nothing may be taken out of the queue meanwhile.

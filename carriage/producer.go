@@ -156,17 +156,25 @@ func (r *Request) abandonStream(text string) {
 // of Err once the stream is over; assoc.ErrTooLarge and bridge.ErrAmbiguous for an
 // event that can't be carried, after which the stream goes on; ctx's.
 func (p *Producer) Send(ctx context.Context, foreign []byte) error {
+	_, err := p.SendAll(ctx, [][]byte{foreign})
+	return err
+}
+
+// SendAll is Send of several events, in their order, which costs less than as many
+// calls. n is how many of them are on their way; an error is about the one after those.
+func (p *Producer) SendAll(ctx context.Context, events [][]byte) (n int, err error) {
 	for {
-		wait, err := p.f.push(foreign, true)
+		done, wait, err := p.f.push(events[n:], true)
+		n += done
 		if wait == nil {
 			runtime.KeepAlive(p)
 			p.f.shed()
-			return err
+			return n, err
 		}
 		select {
 		case <-wait:
 		case <-ctx.Done():
-			return ctx.Err()
+			return n, ctx.Err()
 		}
 	}
 }
@@ -174,10 +182,17 @@ func (p *Producer) Send(ctx context.Context, foreign []byte) error {
 // TrySend is Send without waiting: it returns assoc.ErrWouldBlock instead. Any
 // goroutine may call it.
 func (p *Producer) TrySend(foreign []byte) error {
-	_, err := p.f.push(foreign, false)
+	_, err := p.TrySendAll([][]byte{foreign})
+	return err
+}
+
+// TrySendAll is SendAll without waiting: it returns assoc.ErrWouldBlock instead, when
+// there is room for a part of the events only. Any goroutine may call it.
+func (p *Producer) TrySendAll(events [][]byte) (n int, err error) {
+	n, _, err = p.f.push(events, false)
 	runtime.KeepAlive(p)
 	p.f.shed()
-	return err
+	return n, err
 }
 
 // End ends the stream with a terminal event: it is sent as STREAM_END. It does not

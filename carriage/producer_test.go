@@ -1,7 +1,9 @@
 package carriage_test
 
 import (
+	"context"
 	"errors"
+	"fmt"
 	"runtime"
 	"strings"
 	"testing"
@@ -414,6 +416,65 @@ func TestStream_OnlyOneKindOfAnswer(t *testing.T) {
 	<-stream.Done()
 	if n := len(p.take(t)); n != 2 {
 		t.Errorf("%d frames", n)
+	}
+}
+
+// Several events at a time are sent as far as there is room for them and they can be
+// carried.
+func TestStream_SendAll(t *testing.T) {
+	h := &streamed{t: t, o: carriage.StreamOptions{Buffer: 10 * 1064}}
+	pair, _, p := serving(t, config(h))
+	p.send(t, request("1", ping1))
+	pair.Settle()
+	producer := h.one()
+	all := make([][]byte, 25)
+	for i := range all {
+		all[i] = fmt.Appendf(nil, "%-1000d", i)
+	}
+	if n, err := producer.TrySendAll(all); n != 10 || err != assoc.ErrWouldBlock {
+		t.Fatalf("room for 10: %d, %v", n, err)
+	}
+	if n, err := producer.TrySendAll(nil); n != 0 || err != nil {
+		t.Errorf("nothing: %d, %v", n, err)
+	}
+	gone, leave := context.WithCancel(background)
+	leave()
+	if n, err := producer.SendAll(gone, all[10:]); n != 0 || err != context.Canceled {
+		t.Errorf("no room, and nobody waits: %d, %v", n, err)
+	}
+	sent := make(chan error)
+	go func() {
+		n, err := producer.SendAll(background, all[10:])
+		if n != 15 {
+			err = fmt.Errorf("%d sent: %v", n, err)
+		}
+		sent <- err
+	}()
+	for waiting := true; waiting; {
+		select {
+		case err := <-sent:
+			must(t, err)
+			waiting = false
+		default:
+			pair.Settle()
+		}
+	}
+	if n, err := producer.TrySendAll([][]byte{[]byte("25"), text(5 << 20), []byte("no more")}); n != 1 || !errors.Is(err, assoc.ErrTooLarge) {
+		t.Errorf("one too large: %d, %v", n, err)
+	}
+	must(t, producer.EndEmpty())
+	if n, err := producer.TrySendAll(all); n != 0 || err != carriage.ErrStreamEnded {
+		t.Errorf("after the end: %d, %v", n, err)
+	}
+	pair.Settle()
+	ms := p.take(t)
+	if len(ms) != 27 {
+		t.Fatalf("%d frames", len(ms))
+	}
+	for i, m := range ms[:26] {
+		if m.Stream.EventID != carriage.EventID(i+1) || strings.TrimSpace(string(m.Foreign)) != fmt.Sprint(i) {
+			t.Errorf("event %d is %d, %q", i+1, m.Stream.EventID, m.Foreign)
+		}
 	}
 }
 

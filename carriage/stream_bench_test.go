@@ -2,6 +2,7 @@ package carriage_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/trestle-npamp/trestle/carriage"
@@ -61,20 +62,27 @@ func TestStreamEventAllocatesNothing(t *testing.T) {
 				p, _ = r.Stream(carriage.StreamOptions{Resumable: resumable})
 				r.Release()
 			})
-			e := message(1024)
-			round := func() {
-				if err := p.TrySend(e); err != nil {
-					t.Fatal(err)
+			events := 0
+			for _, size := range []int{100, 1024, 2048} {
+				list := [][]byte{message(size), message(size), message(size)}
+				round := func() {
+					if err := p.TrySend(list[0]); err != nil {
+						t.Fatal(err)
+					}
+					if _, err := p.TrySendAll(list); err != nil {
+						t.Fatal(err)
+					}
+					d.step()
 				}
-				d.step()
+				for range 5000 {
+					round()
+				}
+				if n := testing.AllocsPerRun(1000, round); n != 0 && !raceEnabled {
+					t.Errorf("to a %v, resumable %v: %v allocations for 4 events of %d octets", consumer, resumable, n, size)
+				}
+				events += 4 * 6001
 			}
-			for range 5000 {
-				round()
-			}
-			if n := testing.AllocsPerRun(2000, round); n != 0 && !raceEnabled {
-				t.Errorf("to a %v, resumable %v: %v allocations an event", consumer, resumable, n)
-			}
-			if all[0].events != 7001 {
+			if all[0].events != events {
 				t.Errorf("%d events, %v", all[0].events, all[0].err)
 			}
 		}
@@ -197,13 +205,15 @@ func BenchmarkFanOut(b *testing.B) {
 func BenchmarkProducers(b *testing.B) {
 	for _, n := range []struct{ conns, streams int }{{1, 64}, {64, 1}} {
 		b.Run(fmt.Sprintf("%dx%d", n.conns, n.streams), func(b *testing.B) {
-			e, sent := message(256), 0
+			e, sent := slices.Repeat([][]byte{message(256)}, 16), 0
 			br := carriage.New(carriage.Config{MaxInFlight: 1 << 16, Protocols: []carriage.Protocol{{ID: raw, Class: carriage.ClassOpaque,
 				Handler: carriage.HandlerFunc(func(r *carriage.Request) {
 					var p *carriage.Producer
 					more := func(int) {
-						for p.TrySend(e) == nil {
-							sent++
+						for err := error(nil); err == nil; {
+							var n int
+							n, err = p.TrySendAll(e)
+							sent += n
 						}
 					}
 					r.RetainEnvelope()

@@ -226,21 +226,31 @@ func (q *Queue) Offer(fl *Flow, ch wire.Channel, t wire.FrameType, n int) {
 // Next says that f, which was offered and which Peek has returned, was sent, and asks
 // its flow's Source for what comes after it: the flow keeps its turn as long as there
 // is more. more says so; then Rest of the Source is to follow before frames of another
-// flow leave, unless Next does.
-func (q *Queue) Next(f *Frame) (more bool) {
+// flow leave, unless Next does. again says that Peek would return f at once.
+func (q *Queue) Next(f *Frame) (more, again bool) {
 	fl := f.Flow
 	invariant.Check(f.offered && fl.head == f, "sched: a frame that was not offered, or not the next one")
 	ln, size := fl.lane, f.size
 	t, n, ok := fl.Source.Next()
 	if !ok {
 		q.out(fl)
-		return false
+		return false, false
 	}
 	fl.deficit -= size
 	ln.deficit -= size
 	f.Type, f.size = t, measured(n)
-	fl.size = f.size
-	ln.stale = true
+	fl.size, ln.size = f.size, f.size
+	ln.stale = fl.size > fl.deficit
+	return true, !ln.stale && ln.size <= ln.deficit && q.highest(ln)
+}
+
+// highest says that nothing waits in a higher rank than that of a lane.
+func (q *Queue) highest(ln *lane) bool {
+	for rank := range ln.rank {
+		if q.ranks[rank].n > 0 {
+			return false
+		}
+	}
 	return true
 }
 

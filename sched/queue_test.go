@@ -619,7 +619,9 @@ func (q *Queue) take(t *testing.T) (fl *Flow, size int) {
 	if n := len(k.Fill(nil)); n != size || f.Type != wire.FirstChannelType+wire.FrameType(k.given) {
 		t.Fatalf("frame %d of a source: %d octets and type %v announced, %d given", k.given, size, f.Type, n)
 	}
-	q.Next(f)
+	if more, again := q.Next(f); more != (k.given < len(k.sizes)) || again && q.Peek() != f {
+		t.Fatalf("more %v, again %v; given are %d frames of %d", more, again, k.given, len(k.sizes))
+	}
 	return fl, size
 }
 
@@ -671,6 +673,34 @@ func TestQueueOffersLeaveAsIfQueued(t *testing.T) {
 			}
 		}
 	})
+}
+
+// As long as a flow's turn lasts it takes no search for what is next.
+func TestQueueTurnGoesOn(t *testing.T) {
+	var q Queue
+	keepers := make([]keeper, 2)
+	for i := range keepers {
+		k := &keepers[i]
+		k.sizes = slices.Repeat([]int{1000}, 9)
+		k.flow.Source = k
+		q.Offer(&k.flow, wire.ChannelBridge, wire.FirstChannelType, 1000)
+	}
+	searched := 0
+	for again := false; ; {
+		if !again {
+			searched++
+		}
+		f := q.Peek()
+		if f == nil {
+			break
+		}
+		_, again = q.Next(f)
+	}
+	// 4,096 octets are a turn: 3, 4 and 2 frames of each. 16,384 are the channel's, and
+	// at last there is nothing.
+	if want := 6 + 1 + 1; searched != want {
+		t.Errorf("%d searches, want %d", searched, want)
+	}
 }
 
 // An offer takes a turn and no room.
@@ -728,7 +758,9 @@ func TestQueuePushFromNext(t *testing.T) {
 	for f := q.Peek(); f != nil; f = q.Peek() {
 		got = append(got, f.Plaintext())
 		if f.Offered() {
-			q.Next(f)
+			if _, again := q.Next(f); again {
+				t.Error("an urgent frame waits, and the turn goes on")
+			}
 		} else {
 			PutFrame(q.Pop())
 		}

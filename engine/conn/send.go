@@ -229,9 +229,12 @@ func (c *Conn) flush() {
 	}
 	c.grant()
 	var turn *sched.Flow // whose source has more to say
-	for !c.congested && c.sealed < c.cfg.HighWater {
-		f := c.queue.Peek()
-		if turn != nil && (f == nil || f.Flow != turn) {
+	var f *sched.Frame
+	for again := false; !c.congested && c.sealed < c.cfg.HighWater; {
+		if !again {
+			f = c.queue.Peek()
+		}
+		if again = false; turn != nil && (f == nil || f.Flow != turn) {
 			turn.Source.Rest()
 			turn = nil
 			continue // what comes next may be something else now
@@ -251,8 +254,11 @@ func (c *Conn) flush() {
 			if c.sealOffered(f, n) != nil {
 				return
 			}
-			if turn = nil; c.queue.Next(f) {
+			var more bool
+			if more, again = c.queue.Next(f); more {
 				turn = f.Flow
+			} else {
+				turn = nil
 			}
 			continue
 		}
@@ -293,8 +299,8 @@ func (c *Conn) sealOffered(f *sched.Frame, n int) error {
 		return err
 	}
 	start := len(c.batch)
-	c.batch = slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
-	c.batch = f.Flow.Source.Fill(append(c.batch, zeroHeader[:]...))
+	b := slices.Grow(c.batch, wire.HeaderLen+n+wire.TagLen)
+	c.batch = f.Flow.Source.Fill(b[:start+wire.HeaderLen])
 	invariant.Check(len(c.batch) == start+wire.HeaderLen+n, "conn: a source gave another size than it had announced")
 	return c.sealAt(start, f.Channel, f.Type, 0)
 }

@@ -442,9 +442,11 @@ func TestStream_SendAll(t *testing.T) {
 	if n, err := producer.SendAll(gone, all[10:]); n != 0 || err != context.Canceled {
 		t.Errorf("no room, and nobody waits: %d, %v", n, err)
 	}
-	sent := make(chan error)
+	patience, giveUp := context.WithTimeout(background, time.Minute)
+	defer giveUp()
+	sent := make(chan error, 1)
 	go func() {
-		n, err := producer.SendAll(background, all[10:])
+		n, err := producer.SendAll(patience, all[10:])
 		if n != 15 {
 			err = fmt.Errorf("%d sent: %v", n, err)
 		}
@@ -457,6 +459,7 @@ func TestStream_SendAll(t *testing.T) {
 			waiting = false
 		default:
 			pair.Settle()
+			runtime.Gosched()
 		}
 	}
 	if n, err := producer.TrySendAll([][]byte{[]byte("25"), text(5 << 20), []byte("no more")}); n != 1 || !errors.Is(err, assoc.ErrTooLarge) {

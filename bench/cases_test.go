@@ -12,7 +12,7 @@ import (
 //
 //	go test -v -run 'TestL12|TestL24' ./bench -args -notifications 1000000 -lone 2000 -idle 10000 -burst 100 -quiet 60s
 var (
-	notifications = flag.Int("notifications", 200_000, "how many notifications are sent")
+	notifications = flag.Int("notifications", map[bool]int{true: 200_000, false: 1_000_000}[buildAllocates], "how many notifications are sent")
 	loneRequests  = flag.Int("lone", 200, "how many requests travel alone after them; of a thousand or more the 99th percentile counts")
 	idleConns     = flag.Int("idle", 500, "how many associations are idle")
 	idleBurst     = flag.Int("burst", 8, "on how many of them a message of 10 MiB goes to and fro")

@@ -10788,15 +10788,13 @@ l6:
 	JNZ          aad_loop
 
 text:
-	SHLQ  $0x03, R11
-	MOVQ  CX, R13
-	SHLQ  $0x03, R13
-	TESTQ CX, CX
-	JZ    last_0
-	CMPQ  CX, $0x00000100
-	JBE   last
-
-loop:
+	SHLQ           $0x03, R11
+	MOVQ           CX, R13
+	SHLQ           $0x03, R13
+	TESTQ          CX, CX
+	JZ             last_0
+	CMPQ           CX, $0x00000100
+	JBE            last
 	VBROADCASTI128 576(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
@@ -10967,91 +10965,366 @@ loop:
 	VAESENCLAST    Y15, Y7, Y7
 	VPXOR          224(SI), Y7, Y7
 	VMOVDQU        Y7, 224(DI)
+	ADDQ           $0x00000100, SI
+	ADDQ           $0x00000100, DI
+	SUBQ           $0x00000100, CX
+	CMPQ           CX, $0x00000100
+	JBE            looped
+
+loop:
+	VBROADCASTI128 576(R8), Y15
+	VMOVDQU        (SP), Y11
+	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
-	VPXOR          Y10, Y0, Y0
-	VPCLMULQDQ     $0x00, 320(R8), Y0, Y8
-	VPCLMULQDQ     $0x01, 320(R8), Y0, Y9
-	VPCLMULQDQ     $0x10, 320(R8), Y0, Y11
-	VPCLMULQDQ     $0x11, 320(R8), Y0, Y10
-	VPXOR          Y11, Y9, Y9
+	VPXOR          Y15, Y0, Y0
+	VPADDD         stepPair<>+32(SB), Y11, Y1
 	VPSHUFB        reverse<>+0(SB), Y1, Y1
-	VPCLMULQDQ     $0x00, 352(R8), Y1, Y11
-	VPCLMULQDQ     $0x01, 352(R8), Y1, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 352(R8), Y1, Y11
-	VPCLMULQDQ     $0x11, 352(R8), Y1, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y1, Y1
+	VPADDD         stepPair<>+64(SB), Y11, Y2
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
-	VPCLMULQDQ     $0x00, 384(R8), Y2, Y11
-	VPCLMULQDQ     $0x01, 384(R8), Y2, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 384(R8), Y2, Y11
-	VPCLMULQDQ     $0x11, 384(R8), Y2, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y2, Y2
+	VPADDD         stepPair<>+96(SB), Y11, Y3
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
-	VPCLMULQDQ     $0x00, 416(R8), Y3, Y11
-	VPCLMULQDQ     $0x01, 416(R8), Y3, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 416(R8), Y3, Y11
-	VPCLMULQDQ     $0x11, 416(R8), Y3, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y3, Y3
+	VPADDD         stepPair<>+128(SB), Y11, Y4
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
-	VPCLMULQDQ     $0x00, 448(R8), Y4, Y11
-	VPCLMULQDQ     $0x01, 448(R8), Y4, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 448(R8), Y4, Y11
-	VPCLMULQDQ     $0x11, 448(R8), Y4, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y4, Y4
+	VPADDD         stepPair<>+160(SB), Y11, Y5
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
-	VPCLMULQDQ     $0x00, 480(R8), Y5, Y11
-	VPCLMULQDQ     $0x01, 480(R8), Y5, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 480(R8), Y5, Y11
-	VPCLMULQDQ     $0x11, 480(R8), Y5, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y5, Y5
+	VPADDD         stepPair<>+192(SB), Y11, Y6
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
-	VPCLMULQDQ     $0x00, 512(R8), Y6, Y11
-	VPCLMULQDQ     $0x01, 512(R8), Y6, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 512(R8), Y6, Y11
-	VPCLMULQDQ     $0x11, 512(R8), Y6, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y6, Y6
+	VPADDD         stepPair<>+224(SB), Y11, Y7
 	VPSHUFB        reverse<>+0(SB), Y7, Y7
-	VPCLMULQDQ     $0x00, 544(R8), Y7, Y11
-	VPCLMULQDQ     $0x01, 544(R8), Y7, Y12
+	VPXOR          Y15, Y7, Y7
+	VPADDD         stepPair<>+256(SB), Y11, Y11
+	VMOVDQU        Y11, (SP)
+	VBROADCASTI128 592(R8), Y15
+	VMOVDQU        -256(DI), Y14
+	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y10, Y14, Y14
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
+	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 608(R8), Y15
+	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
+	VAESENC        Y15, Y0, Y0
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VMOVDQU        -224(DI), Y14
+	VAESENC        Y15, Y3, Y3
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
+	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 624(R8), Y15
 	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 544(R8), Y7, Y11
-	VPCLMULQDQ     $0x11, 544(R8), Y7, Y12
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y10, Y10
-	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
-	VPSHUFD        $0x4e, Y8, Y8
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 640(R8), Y15
+	VMOVDQU        -192(DI), Y14
+	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 656(R8), Y15
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VMOVDQU        -160(DI), Y14
+	VAESENC        Y15, Y6, Y6
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 672(R8), Y15
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
+	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 688(R8), Y15
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VMOVDQU        -128(DI), Y14
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
+	VBROADCASTI128 704(R8), Y15
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
+	VBROADCASTI128 720(R8), Y15
+	VMOVDQU        -96(DI), Y14
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y9, Y9
+	VBROADCASTI128 736(R8), Y15
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y5, Y5
+	VMOVDQU        -64(DI), Y14
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VBROADCASTI128 752(R8), Y15
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
+	VBROADCASTI128 768(R8), Y15
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y2, Y2
+	VMOVDQU        -32(DI), Y14
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
+	VBROADCASTI128 784(R8), Y15
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
+	VBROADCASTI128 800(R8), Y15
+	VAESENCLAST    Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
+	VPXOR          (SI), Y0, Y0
+	VMOVDQU        Y0, (DI)
+	VPSHUFD        $0x4e, Y8, Y8
+	VAESENCLAST    Y15, Y1, Y1
+	VPXOR          32(SI), Y1, Y1
+	VPXOR          Y11, Y9, Y9
+	VMOVDQU        Y1, 32(DI)
+	VAESENCLAST    Y15, Y2, Y2
+	VPXOR          64(SI), Y2, Y2
 	VPXOR          Y8, Y9, Y9
+	VMOVDQU        Y2, 64(DI)
+	VAESENCLAST    Y15, Y3, Y3
 	VPCLMULQDQ     $0x10, poly<>+0(SB), Y9, Y11
+	VPXOR          96(SI), Y3, Y3
+	VMOVDQU        Y3, 96(DI)
+	VAESENCLAST    Y15, Y4, Y4
 	VPSHUFD        $0x4e, Y9, Y9
+	VPXOR          128(SI), Y4, Y4
+	VMOVDQU        Y4, 128(DI)
 	VPXOR          Y11, Y10, Y10
+	VAESENCLAST    Y15, Y5, Y5
+	VPXOR          160(SI), Y5, Y5
 	VPXOR          Y9, Y10, Y10
+	VMOVDQU        Y5, 160(DI)
+	VAESENCLAST    Y15, Y6, Y6
+	VPXOR          192(SI), Y6, Y6
 	VEXTRACTI128   $0x01, Y10, X11
+	VMOVDQU        Y6, 192(DI)
+	VAESENCLAST    Y15, Y7, Y7
 	VPXOR          X11, X10, X10
+	VPXOR          224(SI), Y7, Y7
+	VMOVDQU        Y7, 224(DI)
 	ADDQ           $0x00000100, SI
 	ADDQ           $0x00000100, DI
 	SUBQ           $0x00000100, CX
 	CMPQ           CX, $0x00000100
 	JA             loop
+
+looped:
+	VMOVDQU      -256(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPXOR        Y10, Y14, Y14
+	VPCLMULQDQ   $0x00, 320(R8), Y14, Y8
+	VPCLMULQDQ   $0x01, 320(R8), Y14, Y9
+	VPCLMULQDQ   $0x10, 320(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 320(R8), Y14, Y10
+	VPXOR        Y11, Y9, Y9
+	VMOVDQU      -224(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 352(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 352(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 352(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 352(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -192(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 384(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 384(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 384(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 384(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -160(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 416(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 416(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 416(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 416(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -128(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 448(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 448(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 448(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 448(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -96(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 480(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 480(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 480(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 480(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -64(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 512(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 512(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 512(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 512(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -32(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 544(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 544(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 544(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 544(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VPCLMULQDQ   $0x10, poly<>+0(SB), Y8, Y11
+	VPSHUFD      $0x4e, Y8, Y8
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y8, Y9, Y9
+	VPCLMULQDQ   $0x10, poly<>+0(SB), Y9, Y11
+	VPSHUFD      $0x4e, Y9, Y9
+	VPXOR        Y11, Y10, Y10
+	VPXOR        Y9, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X11
+	VPXOR        X11, X10, X10
 
 last:
 	// The last vector, partial or not, and the powers for what is left.
@@ -12762,236 +13035,236 @@ loop:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VMOVDQU        (SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPXOR          Y10, Y15, Y15
-	VPCLMULQDQ     $0x00, 320(R8), Y15, Y8
-	VPCLMULQDQ     $0x01, 320(R8), Y15, Y9
-	VPCLMULQDQ     $0x10, 320(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 320(R8), Y15, Y10
-	VPXOR          Y11, Y9, Y9
-	VMOVDQU        32(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 352(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 352(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 352(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 352(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        64(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 384(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 384(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 384(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 384(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        96(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 416(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 416(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 416(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 416(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        128(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 448(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 448(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 448(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 448(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        160(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 480(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 480(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 480(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 480(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        192(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 512(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 512(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 512(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 512(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        224(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 544(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 544(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 544(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 544(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
 	VBROADCASTI128 592(R8), Y15
+	VMOVDQU        (SI), Y14
 	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y10, Y14, Y14
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
 	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 608(R8), Y15
+	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
 	VAESENC        Y15, Y0, Y0
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VMOVDQU        32(SI), Y14
 	VAESENC        Y15, Y3, Y3
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 624(R8), Y15
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 640(R8), Y15
+	VMOVDQU        64(SI), Y14
 	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 656(R8), Y15
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
+	VMOVDQU        96(SI), Y14
 	VAESENC        Y15, Y6, Y6
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 672(R8), Y15
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 688(R8), Y15
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VMOVDQU        128(SI), Y14
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
 	VBROADCASTI128 704(R8), Y15
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
 	VBROADCASTI128 720(R8), Y15
+	VMOVDQU        160(SI), Y14
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y9, Y9
 	VBROADCASTI128 736(R8), Y15
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y5, Y5
+	VMOVDQU        192(SI), Y14
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VBROADCASTI128 752(R8), Y15
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
 	VBROADCASTI128 768(R8), Y15
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y2, Y2
+	VMOVDQU        224(SI), Y14
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
 	VBROADCASTI128 784(R8), Y15
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
 	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
 	VPXOR          (SI), Y0, Y0
 	VMOVDQU        Y0, (DI)
+	VPSHUFD        $0x4e, Y8, Y8
 	VAESENCLAST    Y15, Y1, Y1
 	VPXOR          32(SI), Y1, Y1
+	VPXOR          Y11, Y9, Y9
 	VMOVDQU        Y1, 32(DI)
 	VAESENCLAST    Y15, Y2, Y2
 	VPXOR          64(SI), Y2, Y2
+	VPXOR          Y8, Y9, Y9
 	VMOVDQU        Y2, 64(DI)
 	VAESENCLAST    Y15, Y3, Y3
+	VPCLMULQDQ     $0x10, poly<>+0(SB), Y9, Y11
 	VPXOR          96(SI), Y3, Y3
 	VMOVDQU        Y3, 96(DI)
 	VAESENCLAST    Y15, Y4, Y4
+	VPSHUFD        $0x4e, Y9, Y9
 	VPXOR          128(SI), Y4, Y4
 	VMOVDQU        Y4, 128(DI)
+	VPXOR          Y11, Y10, Y10
 	VAESENCLAST    Y15, Y5, Y5
 	VPXOR          160(SI), Y5, Y5
+	VPXOR          Y9, Y10, Y10
 	VMOVDQU        Y5, 160(DI)
 	VAESENCLAST    Y15, Y6, Y6
 	VPXOR          192(SI), Y6, Y6
+	VEXTRACTI128   $0x01, Y10, X11
 	VMOVDQU        Y6, 192(DI)
 	VAESENCLAST    Y15, Y7, Y7
+	VPXOR          X11, X10, X10
 	VPXOR          224(SI), Y7, Y7
 	VMOVDQU        Y7, 224(DI)
-	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
-	VPSHUFD        $0x4e, Y8, Y8
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y8, Y9, Y9
-	VPCLMULQDQ     $0x10, poly<>+0(SB), Y9, Y11
-	VPSHUFD        $0x4e, Y9, Y9
-	VPXOR          Y11, Y10, Y10
-	VPXOR          Y9, Y10, Y10
-	VEXTRACTI128   $0x01, Y10, X11
-	VPXOR          X11, X10, X10
 	ADDQ           $0x00000100, SI
 	ADDQ           $0x00000100, DI
 	SUBQ           $0x00000100, CX
@@ -14668,15 +14941,13 @@ l6:
 	JNZ          aad_loop
 
 text:
-	SHLQ  $0x03, R11
-	MOVQ  CX, R13
-	SHLQ  $0x03, R13
-	TESTQ CX, CX
-	JZ    last_0
-	CMPQ  CX, $0x00000100
-	JBE   last
-
-loop:
+	SHLQ           $0x03, R11
+	MOVQ           CX, R13
+	SHLQ           $0x03, R13
+	TESTQ          CX, CX
+	JZ             last_0
+	CMPQ           CX, $0x00000100
+	JBE            last
 	VBROADCASTI128 576(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
@@ -14811,91 +15082,330 @@ loop:
 	VAESENCLAST    Y15, Y7, Y7
 	VPXOR          224(SI), Y7, Y7
 	VMOVDQU        Y7, 224(DI)
+	ADDQ           $0x00000100, SI
+	ADDQ           $0x00000100, DI
+	SUBQ           $0x00000100, CX
+	CMPQ           CX, $0x00000100
+	JBE            looped
+
+loop:
+	VBROADCASTI128 576(R8), Y15
+	VMOVDQU        (SP), Y11
+	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
-	VPXOR          Y10, Y0, Y0
-	VPCLMULQDQ     $0x00, 320(R8), Y0, Y8
-	VPCLMULQDQ     $0x01, 320(R8), Y0, Y9
-	VPCLMULQDQ     $0x10, 320(R8), Y0, Y11
-	VPCLMULQDQ     $0x11, 320(R8), Y0, Y10
-	VPXOR          Y11, Y9, Y9
+	VPXOR          Y15, Y0, Y0
+	VPADDD         stepPair<>+32(SB), Y11, Y1
 	VPSHUFB        reverse<>+0(SB), Y1, Y1
-	VPCLMULQDQ     $0x00, 352(R8), Y1, Y11
-	VPCLMULQDQ     $0x01, 352(R8), Y1, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 352(R8), Y1, Y11
-	VPCLMULQDQ     $0x11, 352(R8), Y1, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y1, Y1
+	VPADDD         stepPair<>+64(SB), Y11, Y2
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
-	VPCLMULQDQ     $0x00, 384(R8), Y2, Y11
-	VPCLMULQDQ     $0x01, 384(R8), Y2, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 384(R8), Y2, Y11
-	VPCLMULQDQ     $0x11, 384(R8), Y2, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y2, Y2
+	VPADDD         stepPair<>+96(SB), Y11, Y3
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
-	VPCLMULQDQ     $0x00, 416(R8), Y3, Y11
-	VPCLMULQDQ     $0x01, 416(R8), Y3, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 416(R8), Y3, Y11
-	VPCLMULQDQ     $0x11, 416(R8), Y3, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y3, Y3
+	VPADDD         stepPair<>+128(SB), Y11, Y4
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
-	VPCLMULQDQ     $0x00, 448(R8), Y4, Y11
-	VPCLMULQDQ     $0x01, 448(R8), Y4, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 448(R8), Y4, Y11
-	VPCLMULQDQ     $0x11, 448(R8), Y4, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y4, Y4
+	VPADDD         stepPair<>+160(SB), Y11, Y5
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
-	VPCLMULQDQ     $0x00, 480(R8), Y5, Y11
-	VPCLMULQDQ     $0x01, 480(R8), Y5, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 480(R8), Y5, Y11
-	VPCLMULQDQ     $0x11, 480(R8), Y5, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y5, Y5
+	VPADDD         stepPair<>+192(SB), Y11, Y6
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
-	VPCLMULQDQ     $0x00, 512(R8), Y6, Y11
-	VPCLMULQDQ     $0x01, 512(R8), Y6, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 512(R8), Y6, Y11
-	VPCLMULQDQ     $0x11, 512(R8), Y6, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
+	VPXOR          Y15, Y6, Y6
+	VPADDD         stepPair<>+224(SB), Y11, Y7
 	VPSHUFB        reverse<>+0(SB), Y7, Y7
-	VPCLMULQDQ     $0x00, 544(R8), Y7, Y11
-	VPCLMULQDQ     $0x01, 544(R8), Y7, Y12
+	VPXOR          Y15, Y7, Y7
+	VPADDD         stepPair<>+256(SB), Y11, Y11
+	VMOVDQU        Y11, (SP)
+	VBROADCASTI128 592(R8), Y15
+	VMOVDQU        -256(DI), Y14
+	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y1, Y1
+	VPXOR          Y10, Y14, Y14
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
+	VAESENC        Y15, Y6, Y6
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y7, Y7
+	VMOVDQU        -224(DI), Y14
+	VBROADCASTI128 608(R8), Y15
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
+	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
+	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 544(R8), Y7, Y11
-	VPCLMULQDQ     $0x11, 544(R8), Y7, Y12
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
+	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
-	VPSHUFD        $0x4e, Y8, Y8
+	VBROADCASTI128 624(R8), Y15
+	VMOVDQU        -192(DI), Y14
+	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
+	VAESENC        Y15, Y4, Y4
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
+	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
+	VBROADCASTI128 640(R8), Y15
 	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y1, Y1
+	VMOVDQU        -160(DI), Y14
+	VAESENC        Y15, Y2, Y2
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
+	VBROADCASTI128 656(R8), Y15
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
+	VAESENC        Y15, Y0, Y0
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y2, Y2
+	VMOVDQU        -128(DI), Y14
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
+	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
+	VAESENC        Y15, Y7, Y7
+	VPXOR          Y11, Y8, Y8
+	VBROADCASTI128 672(R8), Y15
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
+	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y4, Y4
+	VMOVDQU        -96(DI), Y14
+	VAESENC        Y15, Y5, Y5
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
+	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
+	VBROADCASTI128 688(R8), Y15
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
+	VAESENC        Y15, Y3, Y3
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y4, Y4
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y5, Y5
+	VMOVDQU        -64(DI), Y14
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VBROADCASTI128 704(R8), Y15
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VAESENC        Y15, Y1, Y1
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
+	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y10, Y10
+	VAESENC        Y15, Y7, Y7
+	VMOVDQU        -32(DI), Y14
+	VBROADCASTI128 720(R8), Y15
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
+	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
+	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
+	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y9, Y9
+	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
+	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
+	VAESENC        Y15, Y6, Y6
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
+	VBROADCASTI128 736(R8), Y15
+	VAESENCLAST    Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
+	VPXOR          (SI), Y0, Y0
+	VMOVDQU        Y0, (DI)
+	VPSHUFD        $0x4e, Y8, Y8
+	VAESENCLAST    Y15, Y1, Y1
+	VPXOR          32(SI), Y1, Y1
+	VPXOR          Y11, Y9, Y9
+	VMOVDQU        Y1, 32(DI)
+	VAESENCLAST    Y15, Y2, Y2
+	VPXOR          64(SI), Y2, Y2
 	VPXOR          Y8, Y9, Y9
+	VMOVDQU        Y2, 64(DI)
+	VAESENCLAST    Y15, Y3, Y3
 	VPCLMULQDQ     $0x10, poly<>+0(SB), Y9, Y11
+	VPXOR          96(SI), Y3, Y3
+	VMOVDQU        Y3, 96(DI)
+	VAESENCLAST    Y15, Y4, Y4
 	VPSHUFD        $0x4e, Y9, Y9
+	VPXOR          128(SI), Y4, Y4
+	VMOVDQU        Y4, 128(DI)
 	VPXOR          Y11, Y10, Y10
+	VAESENCLAST    Y15, Y5, Y5
+	VPXOR          160(SI), Y5, Y5
 	VPXOR          Y9, Y10, Y10
+	VMOVDQU        Y5, 160(DI)
+	VAESENCLAST    Y15, Y6, Y6
+	VPXOR          192(SI), Y6, Y6
 	VEXTRACTI128   $0x01, Y10, X11
+	VMOVDQU        Y6, 192(DI)
+	VAESENCLAST    Y15, Y7, Y7
 	VPXOR          X11, X10, X10
+	VPXOR          224(SI), Y7, Y7
+	VMOVDQU        Y7, 224(DI)
 	ADDQ           $0x00000100, SI
 	ADDQ           $0x00000100, DI
 	SUBQ           $0x00000100, CX
 	CMPQ           CX, $0x00000100
 	JA             loop
+
+looped:
+	VMOVDQU      -256(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPXOR        Y10, Y14, Y14
+	VPCLMULQDQ   $0x00, 320(R8), Y14, Y8
+	VPCLMULQDQ   $0x01, 320(R8), Y14, Y9
+	VPCLMULQDQ   $0x10, 320(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 320(R8), Y14, Y10
+	VPXOR        Y11, Y9, Y9
+	VMOVDQU      -224(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 352(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 352(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 352(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 352(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -192(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 384(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 384(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 384(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 384(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -160(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 416(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 416(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 416(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 416(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -128(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 448(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 448(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 448(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 448(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -96(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 480(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 480(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 480(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 480(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -64(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 512(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 512(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 512(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 512(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -32(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 544(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 544(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 544(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 544(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VPCLMULQDQ   $0x10, poly<>+0(SB), Y8, Y11
+	VPSHUFD      $0x4e, Y8, Y8
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y8, Y9, Y9
+	VPCLMULQDQ   $0x10, poly<>+0(SB), Y9, Y11
+	VPSHUFD      $0x4e, Y9, Y9
+	VPXOR        Y11, Y10, Y10
+	VPXOR        Y9, Y10, Y10
+	VEXTRACTI128 $0x01, Y10, X11
+	VPXOR        X11, X10, X10
 
 last:
 	// The last vector, partial or not, and the powers for what is left.
@@ -16390,200 +16900,200 @@ loop:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VMOVDQU        (SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPXOR          Y10, Y15, Y15
-	VPCLMULQDQ     $0x00, 320(R8), Y15, Y8
-	VPCLMULQDQ     $0x01, 320(R8), Y15, Y9
-	VPCLMULQDQ     $0x10, 320(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 320(R8), Y15, Y10
-	VPXOR          Y11, Y9, Y9
-	VMOVDQU        32(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 352(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 352(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 352(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 352(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        64(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 384(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 384(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 384(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 384(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        96(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 416(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 416(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 416(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 416(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        128(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 448(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 448(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 448(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 448(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        160(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 480(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 480(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 480(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 480(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        192(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 512(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 512(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 512(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 512(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
-	VMOVDQU        224(SI), Y15
-	VPSHUFB        reverse<>+0(SB), Y15, Y15
-	VPCLMULQDQ     $0x00, 544(R8), Y15, Y11
-	VPCLMULQDQ     $0x01, 544(R8), Y15, Y12
-	VPXOR          Y11, Y8, Y8
-	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 544(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 544(R8), Y15, Y12
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y12, Y10, Y10
 	VBROADCASTI128 592(R8), Y15
+	VMOVDQU        (SI), Y14
 	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
+	VPXOR          Y10, Y14, Y14
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
+	VMOVDQU        32(SI), Y14
 	VBROADCASTI128 608(R8), Y15
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
 	VBROADCASTI128 624(R8), Y15
+	VMOVDQU        64(SI), Y14
 	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
 	VBROADCASTI128 640(R8), Y15
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y1, Y1
+	VMOVDQU        96(SI), Y14
 	VAESENC        Y15, Y2, Y2
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
 	VBROADCASTI128 656(R8), Y15
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
 	VAESENC        Y15, Y0, Y0
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y2, Y2
+	VMOVDQU        128(SI), Y14
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
+	VPXOR          Y11, Y8, Y8
 	VBROADCASTI128 672(R8), Y15
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y4, Y4
+	VMOVDQU        160(SI), Y14
 	VAESENC        Y15, Y5, Y5
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y6, Y6
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
 	VBROADCASTI128 688(R8), Y15
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
 	VAESENC        Y15, Y2, Y2
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
 	VAESENC        Y15, Y3, Y3
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y4, Y4
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y5, Y5
+	VMOVDQU        192(SI), Y14
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VBROADCASTI128 704(R8), Y15
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y3, Y3
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y7, Y7
+	VMOVDQU        224(SI), Y14
 	VBROADCASTI128 720(R8), Y15
+	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
+	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
+	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
 	VAESENC        Y15, Y6, Y6
+	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
+	VPXOR          Y12, Y10, Y10
 	VBROADCASTI128 736(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
 	VPXOR          (SI), Y0, Y0
 	VMOVDQU        Y0, (DI)
+	VPSHUFD        $0x4e, Y8, Y8
 	VAESENCLAST    Y15, Y1, Y1
 	VPXOR          32(SI), Y1, Y1
+	VPXOR          Y11, Y9, Y9
 	VMOVDQU        Y1, 32(DI)
 	VAESENCLAST    Y15, Y2, Y2
 	VPXOR          64(SI), Y2, Y2
+	VPXOR          Y8, Y9, Y9
 	VMOVDQU        Y2, 64(DI)
 	VAESENCLAST    Y15, Y3, Y3
+	VPCLMULQDQ     $0x10, poly<>+0(SB), Y9, Y11
 	VPXOR          96(SI), Y3, Y3
 	VMOVDQU        Y3, 96(DI)
 	VAESENCLAST    Y15, Y4, Y4
+	VPSHUFD        $0x4e, Y9, Y9
 	VPXOR          128(SI), Y4, Y4
 	VMOVDQU        Y4, 128(DI)
+	VPXOR          Y11, Y10, Y10
 	VAESENCLAST    Y15, Y5, Y5
 	VPXOR          160(SI), Y5, Y5
+	VPXOR          Y9, Y10, Y10
 	VMOVDQU        Y5, 160(DI)
 	VAESENCLAST    Y15, Y6, Y6
 	VPXOR          192(SI), Y6, Y6
+	VEXTRACTI128   $0x01, Y10, X11
 	VMOVDQU        Y6, 192(DI)
 	VAESENCLAST    Y15, Y7, Y7
+	VPXOR          X11, X10, X10
 	VPXOR          224(SI), Y7, Y7
 	VMOVDQU        Y7, 224(DI)
-	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
-	VPSHUFD        $0x4e, Y8, Y8
-	VPXOR          Y11, Y9, Y9
-	VPXOR          Y8, Y9, Y9
-	VPCLMULQDQ     $0x10, poly<>+0(SB), Y9, Y11
-	VPSHUFD        $0x4e, Y9, Y9
-	VPXOR          Y11, Y10, Y10
-	VPXOR          Y9, Y10, Y10
-	VEXTRACTI128   $0x01, Y10, X11
-	VPXOR          X11, X10, X10
 	ADDQ           $0x00000100, SI
 	ADDQ           $0x00000100, DI
 	SUBQ           $0x00000100, CX

@@ -117,44 +117,49 @@ func (k *kernel256) storePartial(y reg.VecPhysical, to, n reg.GPPhysical) {
 	Label(done)
 }
 
-// product writes d times the powers at m, added to the accumulators, or
+// product streams d times the powers at m, added to the accumulators, or
 // overwriting them if it is the first.
-func (k *kernel256) product(d reg.VecPhysical, m Mem, first bool) {
+func (k *kernel256) product(d reg.VecPhysical, m Mem, first bool) ops {
 	u, v, lo, mi, hi := u2, v2, lo2, mi2, hi2
 	if d.Size() < pair {
 		u, v, lo, mi, hi = asX(u), asX(v), asX(lo), asX(mi), asX(hi)
 	}
 	if first {
-		VPCLMULQDQ(Imm(0x00), m, d, lo)
-		VPCLMULQDQ(Imm(0x01), m, d, mi)
-		VPCLMULQDQ(Imm(0x10), m, d, u)
-		VPCLMULQDQ(Imm(0x11), m, d, hi)
-		VPXOR(u, mi, mi)
-		return
+		return ops{
+			func() { VPCLMULQDQ(Imm(0x00), m, d, lo) },
+			func() { VPCLMULQDQ(Imm(0x01), m, d, mi) },
+			func() { VPCLMULQDQ(Imm(0x10), m, d, u) },
+			func() { VPCLMULQDQ(Imm(0x11), m, d, hi) },
+			func() { VPXOR(u, mi, mi) },
+		}
 	}
-	VPCLMULQDQ(Imm(0x00), m, d, u)
-	VPCLMULQDQ(Imm(0x01), m, d, v)
-	VPXOR(asY(u), lo2, lo2)
-	VPXOR(asY(v), mi2, mi2)
-	VPCLMULQDQ(Imm(0x10), m, d, u)
-	VPCLMULQDQ(Imm(0x11), m, d, v)
-	VPXOR(asY(u), mi2, mi2)
-	VPXOR(asY(v), hi2, hi2)
+	return ops{
+		func() { VPCLMULQDQ(Imm(0x00), m, d, u) },
+		func() { VPCLMULQDQ(Imm(0x01), m, d, v) },
+		func() { VPXOR(asY(u), lo2, lo2) },
+		func() { VPXOR(asY(v), mi2, mi2) },
+		func() { VPCLMULQDQ(Imm(0x10), m, d, u) },
+		func() { VPCLMULQDQ(Imm(0x11), m, d, v) },
+		func() { VPXOR(asY(u), mi2, mi2) },
+		func() { VPXOR(asY(v), hi2, hi2) },
+	}
 }
 
-// reduce writes the reduction of the accumulators and the sum of both lanes,
+// reduce streams the reduction of the accumulators and the sum of both lanes,
 // into acc2.
-func (k *kernel256) reduce() {
-	VPCLMULQDQ(Imm(0x10), k.poly, lo2, u2)
-	VPSHUFD(Imm(0x4e), lo2, lo2)
-	VPXOR(u2, mi2, mi2)
-	VPXOR(lo2, mi2, mi2)
-	VPCLMULQDQ(Imm(0x10), k.poly, mi2, u2)
-	VPSHUFD(Imm(0x4e), mi2, mi2)
-	VPXOR(u2, hi2, hi2)
-	VPXOR(mi2, hi2, hi2)
-	VEXTRACTI128(Imm(1), hi2, asX(u2))
-	VPXOR(asX(u2), acc2, acc2)
+func (k *kernel256) reduce() ops {
+	return ops{
+		func() { VPCLMULQDQ(Imm(0x10), k.poly, lo2, u2) },
+		func() { VPSHUFD(Imm(0x4e), lo2, lo2) },
+		func() { VPXOR(u2, mi2, mi2) },
+		func() { VPXOR(lo2, mi2, mi2) },
+		func() { VPCLMULQDQ(Imm(0x10), k.poly, mi2, u2) },
+		func() { VPSHUFD(Imm(0x4e), mi2, mi2) },
+		func() { VPXOR(u2, hi2, hi2) },
+		func() { VPXOR(mi2, hi2, hi2) },
+		func() { VEXTRACTI128(Imm(1), hi2, asX(u2)) },
+		func() { VPXOR(asX(u2), acc2, acc2) },
+	}
 }
 
 // states writes the first n input blocks of a group and steps the counters.
@@ -172,25 +177,37 @@ func (k *kernel256) states(n int) {
 	}
 }
 
-// aesRounds writes all AES rounds but the last one for n vectors, and all for
+// aesRounds streams all AES rounds but the last one for n vectors, and all for
 // the tag's mask if withMask is set; key2 holds the last round's key then.
-func (k *kernel256) aesRounds(n int, withMask bool) {
+func (k *kernel256) aesRounds(n int, withMask bool) (s ops) {
 	if withMask {
-		VPXOR(at(key, roundKey), mask2, mask2)
+		s.add(func() { VPXOR(at(key, roundKey), mask2, mask2) })
 	}
 	for r := 1; r < k.rounds; r++ {
-		VBROADCASTI128(at(key, roundKey+16*r), key2)
+		s.add(func() { VBROADCASTI128(at(key, roundKey+16*r), key2) })
 		for _, z := range state2[:n] {
-			VAESENC(key2, z, z)
+			s.add(func() { VAESENC(key2, z, z) })
 		}
 		if withMask {
-			VAESENC(asX(key2), mask2, mask2)
+			s.add(func() { VAESENC(asX(key2), mask2, mask2) })
 		}
 	}
-	VBROADCASTI128(at(key, roundKey+16*k.rounds), key2)
+	s.add(func() { VBROADCASTI128(at(key, roundKey+16*k.rounds), key2) })
 	if withMask {
-		VAESENCLAST(asX(key2), mask2, mask2)
+		s.add(func() { VAESENCLAST(asX(key2), mask2, mask2) })
 	}
+	return s
+}
+
+// finish streams the last AES round and the text of the first n vectors.
+func (k *kernel256) finish(n int) (s ops) {
+	for i, z := range state2[:n] {
+		s.add(
+			func() { VAESENCLAST(key2, z, z) },
+			func() { VPXOR(at(src, i*pair), z, z) },
+			func() { VMOVDQU(z, at(dst, i*pair)) })
+	}
+	return s
 }
 
 // generate writes the whole kernel.
@@ -227,8 +244,8 @@ func (k *kernel256) generate(name string) {
 	k.loadPartial(from, n, last2, u2)
 	VPSHUFB(k.reverse, last2, last2)
 	VPXOR(hi2, last2, last2)
-	k.product(last2, at(power, 0), true)
-	k.reduce()
+	emit(k.product(last2, at(power, 0), true))
+	emit(k.reduce())
 	TESTQ(bits, bits)
 	JNZ(LabelRef("aad_loop"))
 
@@ -241,26 +258,36 @@ func (k *kernel256) generate(name string) {
 	CMPQ(rest, U32(group256))
 	JBE(LabelRef("last"))
 
-	Label("loop")
-	k.states(pairs)
+	advance := func() {
+		ADDQ(U32(group256), src)
+		ADDQ(U32(group256), dst)
+		SUBQ(U32(group256), rest)
+		CMPQ(rest, U32(group256))
+	}
 	if k.open {
-		k.hashMemory(pairs, powersOfGroup)
+		Label("loop")
+		k.states(pairs)
+		emit(k.aesRounds(pairs, false), k.hashMemory(src, 0, pairs, powersOfGroup))
+		emit(k.finish(pairs), k.reduce())
+		advance()
+		JA(LabelRef("loop"))
+	} else {
+		// A group's ciphertext is hashed while the next one is encrypted.
+		k.states(pairs)
+		emit(k.aesRounds(pairs, false))
+		emit(k.finish(pairs))
+		advance()
+		JBE(LabelRef("looped"))
+		Label("loop")
+		k.states(pairs)
+		emit(k.aesRounds(pairs, false), k.hashMemory(dst, -group256, pairs, powersOfGroup))
+		emit(k.finish(pairs), k.reduce())
+		advance()
+		JA(LabelRef("loop"))
+		Label("looped")
+		emit(k.hashMemory(dst, -group256, pairs, powersOfGroup))
+		emit(k.reduce())
 	}
-	k.aesRounds(pairs, false)
-	for i, z := range state2 {
-		VAESENCLAST(key2, z, z)
-		VPXOR(at(src, i*pair), z, z)
-		VMOVDQU(z, at(dst, i*pair))
-	}
-	if !k.open {
-		k.hashState(pairs, powersOfGroup)
-	}
-	k.reduce()
-	ADDQ(U32(group256), src)
-	ADDQ(U32(group256), dst)
-	SUBQ(U32(group256), rest)
-	CMPQ(rest, U32(group256))
-	JA(LabelRef("loop"))
 
 	Label("last")
 	Comment("The last vector, partial or not, and the powers for what is left.")
@@ -285,29 +312,36 @@ func (k *kernel256) generate(name string) {
 	}
 }
 
-// hashState writes the products of state2[:n], to be reflected first, with the
+// hashState streams the products of state2[:n], to be reflected first, with the
 // powers at m onwards; acc2 belongs to the first block.
-func (k *kernel256) hashState(n int, m Mem) {
+func (k *kernel256) hashState(n int, m Mem) (s ops) {
 	for i, z := range state2[:n] {
-		VPSHUFB(k.reverse, z, z)
+		s.add(func() { VPSHUFB(k.reverse, z, z) })
 		if i == 0 {
-			VPXOR(hi2, z, z)
+			s.add(func() { VPXOR(hi2, z, z) })
 		}
-		k.product(z, m.Offset(i*pair), i == 0)
+		s.add(k.product(z, m.Offset(i*pair), i == 0)...)
 	}
+	return s
 }
 
-// hashMemory is hashState for ciphertext that is still in memory.
-func (k *kernel256) hashMemory(n int, m Mem) {
-	d := key2
-	for i := range n {
-		VMOVDQU(at(src, i*pair), d)
-		VPSHUFB(k.reverse, d, d)
-		if i == 0 {
-			VPXOR(hi2, d, d)
-		}
-		k.product(d, m.Offset(i*pair), i == 0)
+// hashMemory is hashState for ciphertext in memory, at disp from base. It spoils
+// last2, or key2 while that has the text's last vector.
+func (k *kernel256) hashMemory(base reg.GPPhysical, disp, n int, m Mem) (s ops) {
+	d := last2
+	if n < pairs {
+		d = key2
 	}
+	for i := range n {
+		s.add(
+			func() { VMOVDQU(at(base, disp+i*pair), d) },
+			func() { VPSHUFB(k.reverse, d, d) })
+		if i == 0 {
+			s.add(func() { VPXOR(hi2, d, d) })
+		}
+		s.add(k.product(d, m.Offset(i*pair), i == 0)...)
+	}
+	return s
 }
 
 // last writes the handling of the last n vectors and the end of the kernel.
@@ -325,26 +359,22 @@ func (k *kernel256) last(n int) {
 	}
 	one()
 	if n == 0 {
-		k.aesRounds(0, true)
+		emit(k.aesRounds(0, true))
 		lengths()
 		VPXOR(acc2, asX(key2), asX(key2))
-		k.product(key2, at(key, powerEnd-16), true)
+		emit(k.product(key2, at(key, powerEnd-16), true))
 	} else {
 		k.states(n)
 		if k.open {
-			k.hashMemory(n-1, at(power, 0))
+			emit(k.hashMemory(src, 0, n-1, at(power, 0)))
 			VPSHUFB(k.reverse, last2, key2)
 			if n == 1 {
 				VPXOR(hi2, key2, key2)
 			}
-			k.product(key2, at(power, (n-1)*pair), n == 1)
+			emit(k.product(key2, at(power, (n-1)*pair), n == 1))
 		}
-		k.aesRounds(n, true)
-		for i, z := range state2[:n-1] {
-			VAESENCLAST(key2, z, z)
-			VPXOR(at(src, i*pair), z, z)
-			VMOVDQU(z, at(dst, i*pair))
-		}
+		emit(k.aesRounds(n, true))
+		emit(k.finish(n - 1))
 		z := state2[n-1]
 		VAESENCLAST(key2, z, z)
 		VPXOR(last2, z, last2)
@@ -353,10 +383,10 @@ func (k *kernel256) last(n int) {
 			SUBQ(reg.R9, reg.RAX)
 			VPAND(at(reg.RAX, pair), last2, last2)
 			VMOVDQA(last2, z)
-			k.hashState(n, at(power, 0))
+			emit(k.hashState(n, at(power, 0)))
 		}
 		lengths()
-		k.product(asX(key2), at(key, powerEnd-16), false)
+		emit(k.product(asX(key2), at(key, powerEnd-16), false))
 	}
 	if n > 0 {
 		JMP(LabelRef("tag"))
@@ -364,7 +394,7 @@ func (k *kernel256) last(n int) {
 	}
 
 	Label("tag")
-	k.reduce()
+	emit(k.reduce())
 	VPSHUFB(k.reverse, acc2, acc2)
 	VPXOR(mask2, acc2, acc2)
 	if k.open {

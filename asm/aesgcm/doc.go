@@ -21,10 +21,11 @@
 // and the block of lengths, over the powers H^1..H^36 of the GHASH key: one
 // reduction. A longer one is taken in groups of 512 octets. Texts end in masked
 // loads and stores (avx512) or in loads of 1 to 8 octets (avx2): nothing outside
-// the slices is ever touched. In the avx512 kernel's groups AES and GHASH are
-// interleaved, GHASH saves a multiplication in four (Karatsuba), and the first
-// AES round is done once for a group but for what the last octet of the counter
-// adds to it.
+// the slices is ever touched. AES and GHASH are interleaved: one group, or half of
+// one, is hashed while the next is encrypted. In the avx512 kernel, above 1024
+// octets, GHASH saves a multiplication in four (Karatsuba), and the first AES
+// round is done once for a group but for what the last octet of the counter adds
+// to it.
 //
 // # Secrets and time
 //

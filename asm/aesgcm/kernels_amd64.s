@@ -1587,10 +1587,10 @@ TEXT ·seal512Rounds14(SB), NOSPLIT, $280-56
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
+	TESTQ           R11, R11
+	JZ              aad_none
 
-	// Without data aad may be nil, where even to read nothing takes 300 cycles.
-	TESTQ      R11, R11
-	CMOVQEQ    R8, R10
+aad_some:
 	MOVQ       $-1, AX
 	BZHIQ      R11, AX, AX
 	KMOVQ      AX, K1
@@ -4456,6 +4456,11 @@ carry:
 	VMOVDQA64    Z14, K3, Z7
 	JMP          carried
 
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+aad_none:
+	MOVQ R8, R10
+	JMP  aad_some
+
 aad_long:
 	MOVQ  R11, R12
 	VPXOR X13, X13, X13
@@ -4534,10 +4539,10 @@ TEXT ·open512Rounds14(SB), NOSPLIT, $280-57
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
+	TESTQ           R11, R11
+	JZ              aad_none
 
-	// Without data aad may be nil, where even to read nothing takes 300 cycles.
-	TESTQ      R11, R11
-	CMOVQEQ    R8, R10
+aad_some:
 	MOVQ       $-1, AX
 	BZHIQ      R11, AX, AX
 	KMOVQ      AX, K1
@@ -6383,6 +6388,11 @@ carry:
 	VMOVDQA64    Z14, K3, Z7
 	JMP          carried
 
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+aad_none:
+	MOVQ R8, R10
+	JMP  aad_some
+
 aad_long:
 	MOVQ  R11, R12
 	VPXOR X13, X13, X13
@@ -6457,10 +6467,10 @@ TEXT ·seal512Rounds10(SB), NOSPLIT, $280-56
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
+	TESTQ           R11, R11
+	JZ              aad_none
 
-	// Without data aad may be nil, where even to read nothing takes 300 cycles.
-	TESTQ      R11, R11
-	CMOVQEQ    R8, R10
+aad_some:
 	MOVQ       $-1, AX
 	BZHIQ      R11, AX, AX
 	KMOVQ      AX, K1
@@ -8970,6 +8980,11 @@ carry:
 	VMOVDQA64    Z14, K3, Z7
 	JMP          carried
 
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+aad_none:
+	MOVQ R8, R10
+	JMP  aad_some
+
 aad_long:
 	MOVQ  R11, R12
 	VPXOR X13, X13, X13
@@ -9044,10 +9059,10 @@ TEXT ·open512Rounds10(SB), NOSPLIT, $280-57
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
+	TESTQ           R11, R11
+	JZ              aad_none
 
-	// Without data aad may be nil, where even to read nothing takes 300 cycles.
-	TESTQ      R11, R11
-	CMOVQEQ    R8, R10
+aad_some:
 	MOVQ       $-1, AX
 	BZHIQ      R11, AX, AX
 	KMOVQ      AX, K1
@@ -10648,6 +10663,11 @@ carry:
 	VPSHUFD      $0xff, Z15, K2, Z14
 	VMOVDQA64    Z14, K3, Z7
 	JMP          carried
+
+	// Without data aad may be nil, where even to read nothing takes 300 cycles.
+aad_none:
+	MOVQ R8, R10
+	JMP  aad_some
 
 aad_long:
 	MOVQ  R11, R12

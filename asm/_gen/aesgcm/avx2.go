@@ -9,8 +9,8 @@ import (
 	"github.com/mmcloughlin/avo/reg"
 )
 
-// The AVX2 kernels do with registers of two blocks and plain code what the
-// AVX-512 ones do with four and more care. A group is eight registers again.
+// The AVX2 kernels do with registers of two blocks what the AVX-512 ones do with
+// four and more care. A group is eight registers again.
 const (
 	pair     = 32
 	pairs    = 8
@@ -23,7 +23,7 @@ const (
 //	Y8-Y10   GHASH accumulators; X10 between groups the GHASH value so far
 //	Y11 Y12  temporaries
 //	Y13      a temporary, in the end (X13) the tag's mask
-//	Y14      the last, partial, vector of the text
+//	Y14      the last, partial, vector of the text; before, a temporary
 //	Y15      the round key, or a temporary
 var (
 	state2 = []reg.VecPhysical{reg.Y0, reg.Y1, reg.Y2, reg.Y3, reg.Y4, reg.Y5, reg.Y6, reg.Y7}

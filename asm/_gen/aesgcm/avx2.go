@@ -267,7 +267,7 @@ func (k *kernel256) generate(name string) {
 	if k.open {
 		Label("loop")
 		k.states(pairs)
-		emit(k.aesRounds(pairs, false), k.hashMemory(src, 0, pairs, powersOfGroup))
+		emit(k.aesRounds(pairs, false), k.hashMemory(last2, src, 0, pairs, powersOfGroup))
 		emit(k.finish(pairs), k.reduce())
 		advance()
 		JA(LabelRef("loop"))
@@ -280,12 +280,12 @@ func (k *kernel256) generate(name string) {
 		JBE(LabelRef("looped"))
 		Label("loop")
 		k.states(pairs)
-		emit(k.aesRounds(pairs, false), k.hashMemory(dst, -group256, pairs, powersOfGroup))
+		emit(k.aesRounds(pairs, false), k.hashMemory(last2, dst, -group256, pairs, powersOfGroup))
 		emit(k.finish(pairs), k.reduce())
 		advance()
 		JA(LabelRef("loop"))
 		Label("looped")
-		emit(k.hashMemory(dst, -group256, pairs, powersOfGroup))
+		emit(k.hashMemory(last2, dst, -group256, pairs, powersOfGroup))
 		emit(k.reduce())
 	}
 
@@ -326,12 +326,8 @@ func (k *kernel256) hashState(n int, m Mem) (s ops) {
 }
 
 // hashMemory is hashState for ciphertext in memory, at disp from base. It spoils
-// last2, or key2 while that has the text's last vector.
-func (k *kernel256) hashMemory(base reg.GPPhysical, disp, n int, m Mem) (s ops) {
-	d := last2
-	if n < pairs {
-		d = key2
-	}
+// d.
+func (k *kernel256) hashMemory(d reg.VecPhysical, base reg.GPPhysical, disp, n int, m Mem) (s ops) {
 	for i := range n {
 		s.add(
 			func() { VMOVDQU(at(base, disp+i*pair), d) },
@@ -366,14 +362,25 @@ func (k *kernel256) last(n int) {
 	} else {
 		k.states(n)
 		if k.open {
-			emit(k.hashMemory(src, 0, n-1, at(power, 0)))
-			VPSHUFB(k.reverse, last2, key2)
-			if n == 1 {
-				VPXOR(hi2, key2, key2)
+			d := key2
+			if n < pairs {
+				d = state2[n]
 			}
-			emit(k.product(key2, at(power, (n-1)*pair), n == 1))
+			hash := k.hashMemory(d, src, 0, n-1, at(power, 0))
+			hash.add(func() { VPSHUFB(k.reverse, last2, d) })
+			if n == 1 {
+				hash.add(func() { VPXOR(hi2, d, d) })
+			}
+			hash.add(k.product(d, at(power, (n-1)*pair), n == 1)...)
+			if n < pairs {
+				emit(k.aesRounds(n, true), hash)
+			} else {
+				emit(hash)
+				emit(k.aesRounds(n, true))
+			}
+		} else {
+			emit(k.aesRounds(n, true))
 		}
-		emit(k.aesRounds(n, true))
 		emit(k.finish(n - 1))
 		z := state2[n-1]
 		VAESENCLAST(key2, z, z)

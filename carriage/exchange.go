@@ -266,6 +266,7 @@ func (b *Bridge) Call(ctx context.Context, a *assoc.Association, c *Call) (*Repl
 		return &Reply{Err: err}, err
 	}
 	w := waitingCalls.Get().(*waitingCall)
+	w.a = a
 	x, err := b.Start(a, c, w)
 	if err != nil {
 		waitingCalls.Put(w) // it is told nothing
@@ -278,7 +279,7 @@ func (b *Bridge) Call(ctx context.Context, a *assoc.Association, c *Call) (*Repl
 		<-w.ended
 	}
 	r := w.reply
-	w.reply = nil
+	w.reply, w.a = nil, nil
 	waitingCalls.Put(w)
 	return r, r.Err
 }
@@ -287,6 +288,7 @@ func (b *Bridge) Call(ctx context.Context, a *assoc.Association, c *Call) (*Repl
 // the pool only once that was taken from ended: no completion of an earlier Call is
 // left that could wake a later one.
 type waitingCall struct {
+	a     *assoc.Association
 	reply *Reply
 	ended chan struct{} // has room for the one completion, so that the loop never waits
 }
@@ -296,6 +298,7 @@ var waitingCalls = sync.Pool{New: func() any { return &waitingCall{ended: make(c
 func (w *waitingCall) HandleReply(r *Reply) {
 	w.reply = r.clone()
 	w.ended <- struct{}{}
+	w.a.Woke()
 }
 
 // Replies that are one object with their octets. With 64-bit pointers, and the 8 octets

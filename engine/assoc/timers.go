@@ -119,6 +119,21 @@ const (
 	calmAfter = 500 * time.Millisecond
 )
 
+// Yielder is a Transport that can let goroutines run which are likely to post
+// something, before it rests.
+type Yielder interface {
+	// Yield is called on the loop when such a goroutine has been made ready.
+	Yield()
+}
+
+// Woke tells that a goroutine was made ready which may well post something next, as
+// one does that waited for a reply. Loop only.
+func (a *Association) Woke() {
+	if y, ok := a.trans.(Yielder); ok {
+		y.Yield()
+	}
+}
+
 // Rester is a Transport that can give something back while an association rests.
 type Rester interface {
 	// Rest is called on the loop, outside a turn.

@@ -309,6 +309,9 @@ type eventLoop struct {
 	rope   int  // of its bell
 	rung   bool // and not heard yet
 
+	woke    int           // goroutines that were told what they waited for
+	patient time.Duration // no yield before
+
 	// dirty holds the links that want a turn. While running is set, whoever adds
 	// to it needs not wake the loop: it looks again before it rests.
 	dirty   sched.Inbox
@@ -336,6 +339,10 @@ func (l *eventLoop) leave() {
 	for l.rounds < maxRounds && l.written < maxWritten {
 		l.rounds++
 		sched.Run(l.dirty.TakeAll())
+		if l.yield() {
+			l.enter()
+			continue
+		}
 		l.running.Store(false)
 		if l.dirty.Empty() {
 			return
@@ -347,6 +354,35 @@ func (l *eventLoop) leave() {
 		l.ring() // the sockets come first now
 	}
 }
+
+// yield lets a goroutine run that has just been told its answer, if it is the only
+// one, and says whether that brought work. Its next request then finds the loop awake:
+// otherwise that takes a write to wake it and the way through the kernel and the
+// scheduler, half as long again as all the rest of one request at a time (17,300 to
+// 22,700 a second, interleaved, medians of 5). Several find each other there anyway,
+// and to yield to them made batches smaller (64 x 16: 13 % fewer).
+//
+// In a process with more to run than processors a loop that yields may wait long for
+// its turn. So it does not again for a hundred times as long as it took.
+func (l *eventLoop) yield() bool {
+	woke := l.woke
+	l.woke = 0
+	if woke != 1 {
+		return false
+	}
+	before := l.g.Now()
+	if before < l.patient {
+		return false
+	}
+	runtime.Gosched()
+	if d := l.g.Now() - before; d > longYield {
+		l.patient = before + 100*d
+	}
+	return !l.dirty.Empty()
+}
+
+// longYield is what a caller with little to do between two requests does not take.
+const longYield = 50 * time.Microsecond
 
 func (l *eventLoop) wake() { _ = l.el.Execute(context.Background(), l) }
 
@@ -507,6 +543,9 @@ func (k *link) Buffered() int {
 
 // Now implements assoc.Transport.
 func (k *link) Now() time.Duration { return k.l.now }
+
+// Yield implements assoc.Yielder.
+func (k *link) Yield() { k.l.woke++ }
 
 // Rest implements assoc.Rester.
 func (k *link) Rest() {

@@ -87,7 +87,7 @@ func (k *Key) Seal(dst, nonce, plaintext, aad []byte) []byte {
 	if total > cap(dst) {
 		return k.Seal(grow(dst, total), nonce, plaintext, aad)
 	}
-	out := (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), len(dst)))
+	out := unsafe.SliceData(dst[len(dst):total])
 	in, ad := unsafe.SliceData(plaintext), unsafe.SliceData(aad)
 	if out != in && near(out, len(plaintext)+Overhead, in, len(plaintext)) && len(plaintext) > 0 ||
 		near(out, len(plaintext)+Overhead, ad, len(aad)) && len(aad) > 0 {
@@ -125,7 +125,7 @@ func (k *Key) Open(dst, nonce, ciphertext, aad []byte) ([]byte, error) {
 	if total > cap(dst) {
 		return k.Open(grow(dst, total), nonce, ciphertext, aad)
 	}
-	out := (*byte)(unsafe.Add(unsafe.Pointer(unsafe.SliceData(dst)), len(dst)))
+	out := unsafe.SliceData(dst[len(dst):total])
 	in, ad := unsafe.SliceData(ciphertext), unsafe.SliceData(aad)
 	if n > 0 && (out != in && near(out, n, in, len(ciphertext)) || near(out, n, ad, len(aad)) && len(aad) > 0) {
 		panic(badOverlap)

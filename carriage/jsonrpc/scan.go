@@ -55,14 +55,16 @@ func scanString(b []byte, i int) (end int, escaped bool, err error) {
 	start := i
 	var high uint64 // gathers the top bits of the string's octets
 	for {
-		for len(b)-i >= 16 {
-			v, w := binary.LittleEndian.Uint64(b[i:]), binary.LittleEndian.Uint64(b[i+8:])
+		rest := b[i:]
+		for len(rest) >= 16 {
+			v, w := binary.LittleEndian.Uint64(rest), binary.LittleEndian.Uint64(rest[8:])
 			if (stops(v)|stops(w))&highs != 0 {
 				break
 			}
 			high |= v | w
-			i += 16
+			rest = rest[16:]
 		}
+		i = len(b) - len(rest)
 		for len(b)-i >= 8 {
 			w := binary.LittleEndian.Uint64(b[i:])
 			if stop := stops(w) & highs; stop != 0 {

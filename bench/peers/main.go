@@ -49,8 +49,8 @@ const (
 	limit = 30 * time.Minute
 	// quickly is how long a quick run takes, but for the idle connections: on a
 	// machine that is busy otherwise its turns are shorter, though not than shortest.
-	quickly  = 38 * time.Second
-	shortest = 25 * time.Millisecond
+	quickly  = 35 * time.Second
+	shortest = 30 * time.Millisecond
 )
 
 // plan is the command line.
@@ -96,7 +96,7 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 			"rounds":     func() { p.rounds = 3 },
 			"slice":      func() { p.slice = 60 * time.Millisecond },
 			"warmup":     func() { p.warmup = 15 * time.Millisecond },
-			"idle-conns": func() { p.idle = 400 },
+			"idle-conns": func() { p.idle = 300 },
 			"quiet":      func() { p.quiet = 5600 * time.Millisecond }, // we let go of what rests for 5 s
 			"events":     func() { p.events = 200 },
 			"budget":     func() { p.budget = quickly },

@@ -77,7 +77,7 @@ type figures struct {
 type ratio struct {
 	ratios
 	Memory float64 `json:"resident_kib"` // its to ours; of one reading
-	Rounds int     `json:"rounds"`
+	Rounds int     `json:"rounds"`       // in which both had something to show
 	Least  ratios  `json:"least"`
 	Most   ratios  `json:"most"`
 }
@@ -150,12 +150,12 @@ func figuresOf(t *turn) *figures {
 	f.Requests, f.Errors, f.Unsent = sum.Main.Good, sum.Main.Bad+sum.Beside.Bad, sum.Unsent
 	cost := func(s *bench.Sample) bench.Cost { return bench.CostOf(s.Server, s.Server.Handled) }
 	f.Rate = rounded(median(t.samples, (*bench.Sample).Rate), 0)
-	f.CPU = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).CPU }), 2)
-	f.System = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).System }), 2)
-	f.Allocs = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).Allocs }), 2)
+	f.CPU = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).CPU }), 3)
+	f.System = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).System }), 3)
+	f.Allocs = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).Allocs }), 3)
 	f.Reads = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).Reads }), 3)
 	f.Writes = rounded(median(t.samples, func(s *bench.Sample) float64 { return cost(s).Writes }), 3)
-	f.Client = rounded(median(t.samples, func(s *bench.Sample) float64 { return bench.CostOf(s.Client, s.Main.Good).CPU }), 2)
+	f.Client = rounded(median(t.samples, func(s *bench.Sample) float64 { return bench.CostOf(s.Client, s.Main.Good).CPU }), 3)
 	if u, err := t.server.Usage(); err == nil {
 		f.Resident = float64(u.Resident) / 1024
 	}
@@ -168,6 +168,9 @@ func compare(mine, its *figures) ratio {
 	var rates, cpus, p50s, p99s []float64
 	for i := range n {
 		a, b := mine.samples[i], its.samples[i]
+		if a.Main.Good == 0 || b.Main.Good == 0 {
+			continue // a machine so busy that a turn was over before anything was: it says nothing
+		}
 		rates = append(rates, over(a.Rate(), b.Rate()))
 		cpus = append(cpus, over(bench.CostOf(b.Server, b.Server.Handled).CPU, bench.CostOf(a.Server, a.Server.Handled).CPU))
 		// Of all rounds together, one in which the machine stood still for a while
@@ -176,13 +179,13 @@ func compare(mine, its *figures) ratio {
 		p50s = append(p50s, over(float64(y.P50), float64(x.P50)))
 		p99s = append(p99s, over(float64(y.P99), float64(x.P99)))
 	}
-	r := ratio{Memory: over(its.Resident, mine.Resident), Rounds: n}
-	if n == 0 { // idle
+	r := ratio{Memory: over(its.Resident, mine.Resident), Rounds: len(rates)}
+	if len(rates) == 0 { // idle
 		r.CPU = over(its.CPU, mine.CPU)
 		return r
 	}
 	all := func(of func([]float64) float64) ratios {
-		return ratios{Rate: rounded(of(rates), 2), CPU: rounded(of(cpus), 2), P50: rounded(of(p50s), 2), P99: rounded(of(p99s), 2)}
+		return ratios{Rate: short(of(rates)), CPU: short(of(cpus)), P50: short(of(p50s)), P99: short(of(p99s))}
 	}
 	r.ratios, r.Least, r.Most = all(middle), all(slices.Min[[]float64]), all(slices.Max[[]float64])
 	return r
@@ -192,7 +195,15 @@ func over(a, b float64) float64 {
 	if a <= 0 || b <= 0 {
 		return 0
 	}
-	return rounded(a/b, 2)
+	return short(a / b)
+}
+
+// short leaves three digits of a number, wherever its point is.
+func short(v float64) float64 {
+	if v == 0 {
+		return 0
+	}
+	return rounded(v, 2-int(math.Floor(math.Log10(math.Abs(v)))))
 }
 
 func median(samples []*bench.Sample, of func(*bench.Sample) float64) float64 {
@@ -333,12 +344,12 @@ func (r *result) goals() {
 
 func (r *result) add(text string, want float64, x ratio, of func(ratios) float64) {
 	got := of(x.ratios)
-	r.Goals = append(r.Goals, goal{Goal: text, Want: rounded(want, 2), Got: rounded(got, 2), Least: of(x.Least), Most: of(x.Most), Rounds: x.Rounds, Met: got >= want})
+	r.Goals = append(r.Goals, goal{Goal: text, Want: rounded(want, 2), Got: short(got), Least: of(x.Least), Most: of(x.Most), Rounds: x.Rounds, Met: got >= want})
 }
 
 // addOne is add for what is read once.
 func (r *result) addOne(text string, want, got float64) {
-	v := rounded(got, 2)
+	v := short(got)
 	r.Goals = append(r.Goals, goal{Goal: text, Want: rounded(want, 2), Got: v, Least: v, Most: v, Rounds: 1, Met: got >= want})
 }
 

@@ -89,6 +89,9 @@ func (o *outcome) section() page.Section {
 				line.Points = append(line.Points, [2]float64{at + x.At.Seconds(), x.Rate})
 			}
 			at += sample.Elapsed.Seconds()
+			if len(sample.Series) == 0 { // a short turn is a point
+				line.Points = append(line.Points, [2]float64{at, sample.Rate()})
+			}
 		}
 		if len(line.Points) > 1 {
 			rates.Lines = append(rates.Lines, line)

@@ -69,6 +69,11 @@ func TestEveryPeerDoesItsWork(t *testing.T) {
 		t.Errorf("progress:\n%s", progress.String())
 	}
 	demandFigures(t, p, r)
+	// Short as the turns were, the page draws how they went on: a line a peer.
+	var drawn bytes.Buffer
+	if err := r.writePage(&drawn); err != nil || strings.Count(drawn.String(), "How many a second, turn by turn</figcaption>") != len(scenarios)-1 {
+		t.Errorf("%v: not every scenario has its rates drawn", err)
+	}
 	for name, write := range map[string]func(io.Writer) error{"tables": r.writeTables, "JSON": r.writeJSON, "page": r.writePage} {
 		var out bytes.Buffer
 		if err := write(&out); err != nil {

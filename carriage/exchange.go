@@ -296,9 +296,10 @@ type waitingCall struct {
 var waitingCalls = sync.Pool{New: func() any { return &waitingCall{ended: make(chan struct{}, 1)} }}
 
 func (w *waitingCall) HandleReply(r *Reply) {
+	a := w.a // once the caller is told, w is another Call's
 	w.reply = r.clone()
 	w.ended <- struct{}{}
-	w.a.Woke()
+	a.Woke()
 }
 
 // Replies that are one object with their octets. With 64-bit pointers, and the 8 octets

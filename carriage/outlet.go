@@ -20,7 +20,8 @@ import (
 // stream's turn (sched.Source): what a stream has to send waits with its producer.
 //
 // It gets its events a run at a time, and the feed learns which of them have left once
-// a turn: an event costs no lock.
+// a turn: an event costs no lock here, where it cost three, and six more locked
+// instructions for the buffer that it was in.
 type outlet struct {
 	node  sched.Node
 	flow  sched.Flow

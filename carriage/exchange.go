@@ -269,6 +269,7 @@ func (b *Bridge) Call(ctx context.Context, a *assoc.Association, c *Call) (*Repl
 	w.a = a
 	x, err := b.Start(a, c, w)
 	if err != nil {
+		w.a = nil
 		waitingCalls.Put(w) // it is told nothing
 		return &Reply{Err: err}, err
 	}

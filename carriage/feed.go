@@ -140,7 +140,9 @@ func (f *feed) next(o *outlet) (ok, lost bool) {
 			ok = true
 		}
 		t.mu.RUnlock()
-		r.head = f.head
+		if r.kind != bridge.KindError { // whose octets are no event's
+			r.head = f.head
+		}
 	}
 	if f.end.set() && id <= f.stop {
 		r.n = min(r.n, int(f.stop-id+1)) // its topic goes on

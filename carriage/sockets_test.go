@@ -119,6 +119,31 @@ func TestSockets_ManyStreams(t *testing.T) {
 	wg.Wait()
 }
 
+// Whoever was told its reply may call again at once, on another association: the loop
+// that told it is done with the call by then.
+func TestSockets_CallAfterCall(t *testing.T) {
+	const callers, calls = 8, 500
+	s := newSockets(t, config(nil), config(carriage.HandlerFunc(func(r *carriage.Request) { _ = r.Respond(r.Foreign()) })), nil)
+	links := []*engine.Association{s.dial(), s.dial()}
+	var wg sync.WaitGroup
+	for i := range callers {
+		wg.Go(func() {
+			for k := range calls {
+				want := fmt.Sprint(i, k)
+				reply, err := s.client.Call(background, links[(i+k)%2], &carriage.Call{Protocol: raw, Natural: fmt.Append(nil, i), Foreign: []byte(want)})
+				if err != nil || string(reply.Foreign) != want {
+					t.Errorf("caller %d, call %d: %v %q", i, k, err, reply.Foreign)
+					return
+				}
+			}
+		})
+	}
+	wg.Wait()
+	if n := s.client.Stats().CompletionPanics; n != 0 {
+		t.Errorf("%d completions panicked", n)
+	}
+}
+
 // L22 over sockets: subscribers on many associations, one of whom never reads. Whether
 // the others notice is a comparison with the same events without that one.
 func TestSockets_L22(t *testing.T) {

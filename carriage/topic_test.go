@@ -103,6 +103,19 @@ func TestTopic_OwnFirstEventAndHead(t *testing.T) {
 	all[0].ends(t, "")
 }
 
+// The head belongs to events: a transport error that ends the topic is octets that no
+// protocol knows (BRIDGE 5), and bears none.
+func TestTopic_RefuseBearsNoHead(t *testing.T) {
+	pair, br, _, all := subscribed(t, 2, carriage.TopicOptions{}, carriage.SubscribeOptions{Head: []byte("id=7 ")})
+	must(t, br.topic.TryPublish([]byte("a")))
+	must(t, br.topic.Refuse(bridge.CodeSafetyPolicy, "no more"))
+	pair.Settle()
+	for _, s := range all {
+		s.want(t, 1, "id=7 a")
+		s.outcome.ended(t, bridge.CodeSafetyPolicy, true)
+	}
+}
+
 // The head is the start of what crosses, so it must not look like a TLV (D9).
 func TestTopic_HeadWithAZeroOctet(t *testing.T) {
 	topic := carriage.NewTopic(carriage.TopicOptions{})

@@ -32,7 +32,7 @@ var (
 // Key is an expanded key for one of this package's kernels. It is the
 // cipher.AEAD that New returns where there is one. The zero value has no key
 // and panics when used. Any number of goroutines may use a Key at a time, but
-// not while it is being wiped. It holds no pointers, and 824 octets.
+// not while it is being wiped. It holds no pointers, and 881 octets.
 type Key struct {
 	material
 	kernel kernel

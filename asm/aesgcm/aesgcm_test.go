@@ -132,7 +132,7 @@ func TestAllLengthsAndAlignments(t *testing.T) {
 				check(t, a, want, buf[:n+64+Overhead+64], (n*5+j*23)%64, n, nonce, aad)
 			}
 		}
-		for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 1023, 1024, 1025, 1536, 1600, 4096} {
+		for _, n := range []int{0, 1, 15, 16, 17, 63, 64, 65, 255, 256, 257, 511, 512, 513, 557, 576, 577, 704, 768, 769, 1023, 1024, 1025, 1536, 1600, 4096} {
 			nonce := octets(NonceSize, uint64(n))
 			for offset := 0; offset < 64; offset += stride(i) {
 				check(t, a, want, buf[:n+64+Overhead+64], offset, n, nonce, aad)
@@ -148,7 +148,7 @@ func TestAllLengthsOfAssociatedData(t *testing.T) {
 		buf := make([]byte, 2048)
 		nonce := octets(NonceSize, 4)
 		data := octets(64<<10+100, 5)
-		for _, n := range []int{0, 1, 16, 40, 64, 100, 256, 300, 512, 600, 1024, 1100, 1600} {
+		for _, n := range []int{0, 1, 16, 40, 64, 100, 256, 300, 512, 557, 576, 600, 800, 1024, 1100, 1600} {
 			for l := 0; l <= 300; l += stride(i) {
 				check(t, a, want, buf, l%7, n, nonce, data[l%5:][:l])
 			}
@@ -262,7 +262,7 @@ func TestForgeriesAreRefusedAndWiped(t *testing.T) {
 			b[bit/8] ^= 1 << (bit % 8)
 			return b
 		}
-		lengths := []int{0, 1, 16, 40, 64, 65, 200, 256, 500, 512, 600, 1024, 1300, 2000, 5000}
+		lengths := []int{0, 1, 16, 40, 64, 65, 200, 256, 500, 512, 557, 600, 800, 1024, 1300, 2000, 5000}
 		if i == std {
 			lengths = []int{0, 1, 40}
 		}
@@ -484,6 +484,14 @@ func TestKeySizes(t *testing.T) {
 		if ok := n == 16 || n == 32; ok != (err == nil) || ok != (a != nil) || !ok && err != ErrKeySize {
 			t.Errorf("%d octets: %v", n, err)
 		}
+	}
+}
+
+// A key has the 881 octets that the documentation tells, or, where there are no
+// kernels, next to none; above 896 begins the allocator's next class.
+func TestKeyIs881Octets(t *testing.T) {
+	if n := unsafe.Sizeof(Key{}); n != 881 && (len(available()) > 0 || n > 1) {
+		t.Errorf("a key is %d octets", n)
 	}
 }
 

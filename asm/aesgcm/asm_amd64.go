@@ -11,11 +11,11 @@ import (
 
 //go:generate go run -C ../_gen ./aesgcm -out ../aesgcm/kernels_amd64.s -stubs ../aesgcm/kernels_amd64.go -pkg aesgcm
 
-// material is what the kernels need of a key: 36 powers of the GHASH key, then
+// material is what the kernels need of a key: 40 powers of the GHASH key, then
 // 15 round keys (11 for AES-128), of 16 octets each. Where it begins at a
 // multiple of 32 octets, as it does on the heap, long messages are a little
 // faster; nothing else depends on it.
-type material = [816]byte
+type material = [880]byte
 
 // available lists the implementations this processor has instructions for and
 // the operating system keeps the registers of, best first.

@@ -17,15 +17,15 @@
 //
 // # How it works
 //
-// A message of at most 512 octets is hashed in one go, with its associated data
-// and the block of lengths, over the powers H^1..H^36 of the GHASH key: one
-// reduction. A longer one is taken in groups of 512 octets. Texts end in masked
-// loads and stores (avx512) or in loads of 1 to 8 octets (avx2): nothing outside
-// the slices is ever touched. AES and GHASH are interleaved: one group, or half of
-// one, is hashed while the next is encrypted. In the avx512 kernel, above 1024
-// octets, GHASH saves a multiplication in four (Karatsuba), and the first AES
-// round is done once for a group but for what the last octet of the counter adds
-// to it.
+// In the avx512 kernel a message of at most 576 octets is hashed in one go, with
+// its associated data and the block of lengths, over the powers H^1..H^39 of the
+// GHASH key: one reduction. A longer one is taken in groups of 512 octets, in the
+// avx2 kernel every one in groups of 256. Texts end in masked loads and stores
+// (avx512) or in loads of 1 to 8 octets (avx2): nothing outside the slices is ever
+// touched. AES and GHASH are interleaved: one group, or half of one, is hashed
+// while the next is encrypted. In the avx512 kernel, above 1024 octets, GHASH
+// saves a multiplication in four (Karatsuba), and the first AES round is done once
+// for a group but for what the last octet of the counter adds to it.
 //
 // # Secrets and time
 //
@@ -46,8 +46,8 @@
 //
 // # Memory
 //
-// A Key is one object of 824 octets without pointers (in Go's size class of 896;
-// the standard library's is of 768): 36 powers and 15 round keys. To make one
+// A Key is one object of 881 octets without pointers (in Go's size class of 896;
+// the standard library's is of 768): 40 powers and 15 round keys. To make one
 // takes less time than the standard library needs, so that there is no smaller
 // form for a key that is seldom used: drop it, and make it again.
 //

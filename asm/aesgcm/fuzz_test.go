@@ -10,7 +10,7 @@ import (
 func FuzzAgainstStandardLibrary(f *testing.F) {
 	f.Add([]byte("key"), []byte("nonce"), []byte("plaintext"), []byte("associated data"), uint8(0), uint32(0), false)
 	f.Add([]byte{}, []byte{}, []byte{}, []byte{}, uint8(1), uint32(1), true)
-	for i, n := range []int{1, 16, 63, 64, 65, 512, 513, 1024, 1025, 1600, 4096, 4200, 9000} {
+	for i, n := range []int{1, 16, 63, 64, 65, 512, 513, 1024, 1025, 1600, 4096, 4200, 9000, 557, 576, 577, 768, 769} {
 		f.Add(octets(32, 1), octets(12, 2), octets(n, 3), octets(n%50, 4), uint8(i*7), uint32(n*n), i%2 == 0)
 	}
 	f.Fuzz(func(t *testing.T, keySeed, nonceSeed, plain, aad []byte, place uint8, damage uint32, short bool) {

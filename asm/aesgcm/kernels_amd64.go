@@ -7,53 +7,53 @@ package aesgcm
 // expandRounds14 expands the AES key at raw, 32 octets.
 //
 //go:noescape
-func expandRounds14(key *[816]byte, raw *byte)
+func expandRounds14(key *[880]byte, raw *byte)
 
 // expandRounds10 expands the AES key at raw, 16 octets.
 //
 //go:noescape
-func expandRounds10(key *[816]byte, raw *byte)
+func expandRounds10(key *[880]byte, raw *byte)
 
 // seal512Rounds14 encrypts n octets of src to dst and puts their tag behind them.
 //
 //go:noescape
-func seal512Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+func seal512Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 
 // open512Rounds14 decrypts n octets of src to dst and tells whether the 16 octets
 // that follow them in src are their tag.
 //
 //go:noescape
-func open512Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+func open512Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 
 // seal512Rounds10 encrypts n octets of src to dst and puts their tag behind them.
 //
 //go:noescape
-func seal512Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+func seal512Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 
 // open512Rounds10 decrypts n octets of src to dst and tells whether the 16 octets
 // that follow them in src are their tag.
 //
 //go:noescape
-func open512Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+func open512Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 
 // seal256Rounds14 encrypts n octets of src to dst and puts their tag behind them.
 //
 //go:noescape
-func seal256Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+func seal256Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 
 // open256Rounds14 decrypts n octets of src to dst and tells whether the 16 octets
 // that follow them in src are their tag.
 //
 //go:noescape
-func open256Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+func open256Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 
 // seal256Rounds10 encrypts n octets of src to dst and puts their tag behind them.
 //
 //go:noescape
-func seal256Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+func seal256Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 
 // open256Rounds10 decrypts n octets of src to dst and tells whether the 16 octets
 // that follow them in src are their tag.
 //
 //go:noescape
-func open256Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+func open256Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)

@@ -236,54 +236,18 @@ DATA ones<>+48(SB)/8, $0x0000000000000000
 DATA ones<>+56(SB)/8, $0x0000000000000000
 GLOBL ones<>(SB), RODATA|NOPTR, $64
 
-// func expandRounds14(key *[816]byte, raw *byte)
+// func expandRounds14(key *[880]byte, raw *byte)
 // Requires: AES, AVX, PCLMULQDQ
 TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	MOVQ             key+0(FP), DI
 	MOVQ             raw+8(FP), SI
 	VMOVDQU          (SI), X0
-	VMOVDQU          X0, 576(DI)
+	VMOVDQU          X0, 640(DI)
 	VMOVDQA          X0, X4
 	VMOVDQU          16(SI), X1
-	VMOVDQU          X1, 592(DI)
-	VAESENC          X1, X4, X4
-	VAESKEYGENASSIST $0x01, X1, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 608(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x00, X0, X2
-	VPSHUFD          $0xaa, X2, X2
-	VPSLLDQ          $0x04, X1, X3
-	VPXOR            X3, X1, X1
-	VPSLLDQ          $0x08, X1, X3
-	VPXOR            X3, X1, X1
-	VPXOR            X2, X1, X1
-	VMOVDQU          X1, 624(DI)
-	VAESENC          X1, X4, X4
-	VAESKEYGENASSIST $0x02, X1, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 640(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x00, X0, X2
-	VPSHUFD          $0xaa, X2, X2
-	VPSLLDQ          $0x04, X1, X3
-	VPXOR            X3, X1, X1
-	VPSLLDQ          $0x08, X1, X3
-	VPXOR            X3, X1, X1
-	VPXOR            X2, X1, X1
 	VMOVDQU          X1, 656(DI)
 	VAESENC          X1, X4, X4
-	VAESKEYGENASSIST $0x04, X1, X2
+	VAESKEYGENASSIST $0x01, X1, X2
 	VPSHUFD          $0xff, X2, X2
 	VPSLLDQ          $0x04, X0, X3
 	VPXOR            X3, X0, X0
@@ -301,7 +265,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR            X2, X1, X1
 	VMOVDQU          X1, 688(DI)
 	VAESENC          X1, X4, X4
-	VAESKEYGENASSIST $0x08, X1, X2
+	VAESKEYGENASSIST $0x02, X1, X2
 	VPSHUFD          $0xff, X2, X2
 	VPSLLDQ          $0x04, X0, X3
 	VPXOR            X3, X0, X0
@@ -319,7 +283,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR            X2, X1, X1
 	VMOVDQU          X1, 720(DI)
 	VAESENC          X1, X4, X4
-	VAESKEYGENASSIST $0x10, X1, X2
+	VAESKEYGENASSIST $0x04, X1, X2
 	VPSHUFD          $0xff, X2, X2
 	VPSLLDQ          $0x04, X0, X3
 	VPXOR            X3, X0, X0
@@ -337,7 +301,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR            X2, X1, X1
 	VMOVDQU          X1, 752(DI)
 	VAESENC          X1, X4, X4
-	VAESKEYGENASSIST $0x20, X1, X2
+	VAESKEYGENASSIST $0x08, X1, X2
 	VPSHUFD          $0xff, X2, X2
 	VPSLLDQ          $0x04, X0, X3
 	VPXOR            X3, X0, X0
@@ -355,7 +319,745 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR            X2, X1, X1
 	VMOVDQU          X1, 784(DI)
 	VAESENC          X1, X4, X4
+	VAESKEYGENASSIST $0x10, X1, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 800(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x00, X0, X2
+	VPSHUFD          $0xaa, X2, X2
+	VPSLLDQ          $0x04, X1, X3
+	VPXOR            X3, X1, X1
+	VPSLLDQ          $0x08, X1, X3
+	VPXOR            X3, X1, X1
+	VPXOR            X2, X1, X1
+	VMOVDQU          X1, 816(DI)
+	VAESENC          X1, X4, X4
+	VAESKEYGENASSIST $0x20, X1, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 832(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x00, X0, X2
+	VPSHUFD          $0xaa, X2, X2
+	VPSLLDQ          $0x04, X1, X3
+	VPXOR            X3, X1, X1
+	VPSLLDQ          $0x08, X1, X3
+	VPXOR            X3, X1, X1
+	VPXOR            X2, X1, X1
+	VMOVDQU          X1, 848(DI)
+	VAESENC          X1, X4, X4
 	VAESKEYGENASSIST $0x40, X1, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 864(DI)
+	VAESENCLAST      X0, X4, X4
+
+	// H times 1/x: shifted left by one, with the bit that falls out fed back.
+	VPSHUFB reverse<>+0(SB), X4, X4
+	VPSHUFD $0xd3, X4, X2
+	VPSRAD  $0x1f, X2, X2
+	VPAND   carry<>+0(SB), X2, X2
+	VPADDQ  X4, X4, X4
+	VPXOR   X2, X4, X4
+
+	// Its powers, each from two lower ones.
+	VMOVDQU    X4, 624(DI)
+	VMOVDQU    624(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 608(DI)
+	VMOVDQU    608(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 592(DI)
+	VMOVDQU    608(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 576(DI)
+	VMOVDQU    576(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 560(DI)
+	VMOVDQU    608(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 544(DI)
+	VMOVDQU    592(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 528(DI)
+	VMOVDQU    576(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 512(DI)
+	VMOVDQU    512(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 496(DI)
+	VMOVDQU    608(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 480(DI)
+	VMOVDQU    592(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 464(DI)
+	VMOVDQU    576(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 448(DI)
+	VMOVDQU    560(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 432(DI)
+	VMOVDQU    544(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 416(DI)
+	VMOVDQU    528(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 400(DI)
+	VMOVDQU    512(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 384(DI)
+	VMOVDQU    384(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 368(DI)
+	VMOVDQU    608(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 352(DI)
+	VMOVDQU    592(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 336(DI)
+	VMOVDQU    576(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 320(DI)
+	VMOVDQU    560(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 304(DI)
+	VMOVDQU    544(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 288(DI)
+	VMOVDQU    528(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 272(DI)
+	VMOVDQU    512(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 256(DI)
+	VMOVDQU    496(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 240(DI)
+	VMOVDQU    480(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 224(DI)
+	VMOVDQU    464(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 208(DI)
+	VMOVDQU    448(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 192(DI)
+	VMOVDQU    432(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 176(DI)
+	VMOVDQU    416(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 160(DI)
+	VMOVDQU    400(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 144(DI)
+	VMOVDQU    384(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 128(DI)
+	VMOVDQU    128(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 112(DI)
+	VMOVDQU    608(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 96(DI)
+	VMOVDQU    592(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 80(DI)
+	VMOVDQU    576(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 64(DI)
+	VMOVDQU    560(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 48(DI)
+	VMOVDQU    544(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 32(DI)
+	VMOVDQU    528(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 16(DI)
+	VMOVDQU    512(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, (DI)
+	RET
+
+// func expandRounds10(key *[880]byte, raw *byte)
+// Requires: AES, AVX, PCLMULQDQ
+TEXT ·expandRounds10(SB), NOSPLIT, $0-16
+	MOVQ             key+0(FP), DI
+	MOVQ             raw+8(FP), SI
+	VMOVDQU          (SI), X0
+	VMOVDQU          X0, 640(DI)
+	VMOVDQA          X0, X4
+	VAESKEYGENASSIST $0x01, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 656(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x02, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 672(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x04, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 688(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x08, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 704(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x10, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 720(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x20, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 736(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x40, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 752(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x80, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 768(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x1b, X0, X2
+	VPSHUFD          $0xff, X2, X2
+	VPSLLDQ          $0x04, X0, X3
+	VPXOR            X3, X0, X0
+	VPSLLDQ          $0x08, X0, X3
+	VPXOR            X3, X0, X0
+	VPXOR            X2, X0, X0
+	VMOVDQU          X0, 784(DI)
+	VAESENC          X0, X4, X4
+	VAESKEYGENASSIST $0x36, X0, X2
 	VPSHUFD          $0xff, X2, X2
 	VPSLLDQ          $0x04, X0, X3
 	VPXOR            X3, X0, X0
@@ -374,9 +1076,71 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR   X2, X4, X4
 
 	// Its powers, each from two lower ones.
-	VMOVDQU    X4, 560(DI)
-	VMOVDQU    560(DI), X8
-	VMOVDQU    560(DI), X4
+	VMOVDQU    X4, 624(DI)
+	VMOVDQU    624(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 608(DI)
+	VMOVDQU    608(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 592(DI)
+	VMOVDQU    608(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 576(DI)
+	VMOVDQU    576(DI), X8
+	VMOVDQU    624(DI), X4
+	VPCLMULQDQ $0x01, X8, X4, X6
+	VPCLMULQDQ $0x10, X8, X4, X2
+	VPCLMULQDQ $0x00, X8, X4, X5
+	VPCLMULQDQ $0x11, X8, X4, X7
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
+	VPSHUFD    $0x4e, X5, X5
+	VPXOR      X5, X6, X6
+	VPXOR      X2, X6, X6
+	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
+	VPSHUFD    $0x4e, X6, X6
+	VPXOR      X6, X7, X7
+	VPXOR      X2, X7, X7
+	VMOVDQU    X7, 560(DI)
+	VMOVDQU    608(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -391,8 +1155,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 544(DI)
-	VMOVDQU    544(DI), X8
-	VMOVDQU    560(DI), X4
+	VMOVDQU    592(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -407,7 +1170,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 528(DI)
-	VMOVDQU    544(DI), X4
+	VMOVDQU    576(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -423,7 +1186,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 512(DI)
 	VMOVDQU    512(DI), X8
-	VMOVDQU    560(DI), X4
+	VMOVDQU    624(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -438,7 +1201,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 496(DI)
-	VMOVDQU    544(DI), X4
+	VMOVDQU    608(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -453,7 +1216,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 480(DI)
-	VMOVDQU    528(DI), X4
+	VMOVDQU    592(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -468,7 +1231,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 464(DI)
-	VMOVDQU    512(DI), X4
+	VMOVDQU    576(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -483,7 +1246,6 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 448(DI)
-	VMOVDQU    448(DI), X8
 	VMOVDQU    560(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
@@ -544,7 +1306,8 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 384(DI)
-	VMOVDQU    496(DI), X4
+	VMOVDQU    384(DI), X8
+	VMOVDQU    624(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -559,7 +1322,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 368(DI)
-	VMOVDQU    480(DI), X4
+	VMOVDQU    608(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -574,7 +1337,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 352(DI)
-	VMOVDQU    464(DI), X4
+	VMOVDQU    592(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -589,7 +1352,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 336(DI)
-	VMOVDQU    448(DI), X4
+	VMOVDQU    576(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -604,7 +1367,6 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 320(DI)
-	VMOVDQU    320(DI), X8
 	VMOVDQU    560(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
@@ -785,7 +1547,8 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 128(DI)
-	VMOVDQU    368(DI), X4
+	VMOVDQU    128(DI), X8
+	VMOVDQU    624(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -800,7 +1563,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 112(DI)
-	VMOVDQU    352(DI), X4
+	VMOVDQU    608(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -815,7 +1578,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 96(DI)
-	VMOVDQU    336(DI), X4
+	VMOVDQU    592(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -830,7 +1593,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 80(DI)
-	VMOVDQU    320(DI), X4
+	VMOVDQU    576(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
 	VPCLMULQDQ $0x00, X8, X4, X5
@@ -845,7 +1608,6 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VPXOR      X6, X7, X7
 	VPXOR      X2, X7, X7
 	VMOVDQU    X7, 64(DI)
-	VMOVDQU    64(DI), X8
 	VMOVDQU    560(DI), X4
 	VPCLMULQDQ $0x01, X8, X4, X6
 	VPCLMULQDQ $0x10, X8, X4, X2
@@ -908,649 +1670,7 @@ TEXT ·expandRounds14(SB), NOSPLIT, $0-16
 	VMOVDQU    X7, (DI)
 	RET
 
-// func expandRounds10(key *[816]byte, raw *byte)
-// Requires: AES, AVX, PCLMULQDQ
-TEXT ·expandRounds10(SB), NOSPLIT, $0-16
-	MOVQ             key+0(FP), DI
-	MOVQ             raw+8(FP), SI
-	VMOVDQU          (SI), X0
-	VMOVDQU          X0, 576(DI)
-	VMOVDQA          X0, X4
-	VAESKEYGENASSIST $0x01, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 592(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x02, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 608(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x04, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 624(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x08, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 640(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x10, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 656(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x20, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 672(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x40, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 688(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x80, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 704(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x1b, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 720(DI)
-	VAESENC          X0, X4, X4
-	VAESKEYGENASSIST $0x36, X0, X2
-	VPSHUFD          $0xff, X2, X2
-	VPSLLDQ          $0x04, X0, X3
-	VPXOR            X3, X0, X0
-	VPSLLDQ          $0x08, X0, X3
-	VPXOR            X3, X0, X0
-	VPXOR            X2, X0, X0
-	VMOVDQU          X0, 736(DI)
-	VAESENCLAST      X0, X4, X4
-
-	// H times 1/x: shifted left by one, with the bit that falls out fed back.
-	VPSHUFB reverse<>+0(SB), X4, X4
-	VPSHUFD $0xd3, X4, X2
-	VPSRAD  $0x1f, X2, X2
-	VPAND   carry<>+0(SB), X2, X2
-	VPADDQ  X4, X4, X4
-	VPXOR   X2, X4, X4
-
-	// Its powers, each from two lower ones.
-	VMOVDQU    X4, 560(DI)
-	VMOVDQU    560(DI), X8
-	VMOVDQU    560(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 544(DI)
-	VMOVDQU    544(DI), X8
-	VMOVDQU    560(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 528(DI)
-	VMOVDQU    544(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 512(DI)
-	VMOVDQU    512(DI), X8
-	VMOVDQU    560(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 496(DI)
-	VMOVDQU    544(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 480(DI)
-	VMOVDQU    528(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 464(DI)
-	VMOVDQU    512(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 448(DI)
-	VMOVDQU    448(DI), X8
-	VMOVDQU    560(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 432(DI)
-	VMOVDQU    544(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 416(DI)
-	VMOVDQU    528(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 400(DI)
-	VMOVDQU    512(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 384(DI)
-	VMOVDQU    496(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 368(DI)
-	VMOVDQU    480(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 352(DI)
-	VMOVDQU    464(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 336(DI)
-	VMOVDQU    448(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 320(DI)
-	VMOVDQU    320(DI), X8
-	VMOVDQU    560(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 304(DI)
-	VMOVDQU    544(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 288(DI)
-	VMOVDQU    528(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 272(DI)
-	VMOVDQU    512(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 256(DI)
-	VMOVDQU    496(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 240(DI)
-	VMOVDQU    480(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 224(DI)
-	VMOVDQU    464(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 208(DI)
-	VMOVDQU    448(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 192(DI)
-	VMOVDQU    432(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 176(DI)
-	VMOVDQU    416(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 160(DI)
-	VMOVDQU    400(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 144(DI)
-	VMOVDQU    384(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 128(DI)
-	VMOVDQU    368(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 112(DI)
-	VMOVDQU    352(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 96(DI)
-	VMOVDQU    336(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 80(DI)
-	VMOVDQU    320(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 64(DI)
-	VMOVDQU    64(DI), X8
-	VMOVDQU    560(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 48(DI)
-	VMOVDQU    544(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 32(DI)
-	VMOVDQU    528(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, 16(DI)
-	VMOVDQU    512(DI), X4
-	VPCLMULQDQ $0x01, X8, X4, X6
-	VPCLMULQDQ $0x10, X8, X4, X2
-	VPCLMULQDQ $0x00, X8, X4, X5
-	VPCLMULQDQ $0x11, X8, X4, X7
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X5, X2
-	VPSHUFD    $0x4e, X5, X5
-	VPXOR      X5, X6, X6
-	VPXOR      X2, X6, X6
-	VPCLMULQDQ $0x10, poly<>+0(SB), X6, X2
-	VPSHUFD    $0x4e, X6, X6
-	VPXOR      X6, X7, X7
-	VPXOR      X2, X7, X7
-	VMOVDQU    X7, (DI)
-	RET
-
-// func seal512Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+// func seal512Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 // Requires: AES, AVX, AVX2, AVX512BW, AVX512F, AVX512VL, BMI2, CMOV, VAES, VPCLMULQDQ
 TEXT ·seal512Rounds14(SB), NOSPLIT, $280-56
 	MOVQ nonce+32(FP), R9
@@ -1565,25 +1685,25 @@ TEXT ·seal512Rounds14(SB), NOSPLIT, $280-56
 	VMOVD           (R9), X12
 	VPINSRD         $0x01, 4(R9), X12, X12
 	VPINSRD         $0x02, 8(R9), X12, X12
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VPXORQ          X16, X12, X31
 	VSHUFI64X2      $0x00, Z31, Z31, Z31
 	VPXORQ          first<>+0(SB), Z31, Z0
 	VAESENC         Z17, Z0, Z0
-	VBROADCASTI32X4 608(R8), Z18
-	VBROADCASTI32X4 624(R8), Z19
-	VBROADCASTI32X4 640(R8), Z20
-	VBROADCASTI32X4 656(R8), Z21
-	VBROADCASTI32X4 672(R8), Z22
-	VBROADCASTI32X4 688(R8), Z23
-	VBROADCASTI32X4 704(R8), Z24
-	VBROADCASTI32X4 720(R8), Z25
-	VBROADCASTI32X4 736(R8), Z26
-	VBROADCASTI32X4 752(R8), Z27
-	VBROADCASTI32X4 768(R8), Z28
-	VBROADCASTI32X4 784(R8), Z29
-	VBROADCASTI32X4 800(R8), Z30
+	VBROADCASTI32X4 672(R8), Z18
+	VBROADCASTI32X4 688(R8), Z19
+	VBROADCASTI32X4 704(R8), Z20
+	VBROADCASTI32X4 720(R8), Z21
+	VBROADCASTI32X4 736(R8), Z22
+	VBROADCASTI32X4 752(R8), Z23
+	VBROADCASTI32X4 768(R8), Z24
+	VBROADCASTI32X4 784(R8), Z25
+	VBROADCASTI32X4 800(R8), Z26
+	VBROADCASTI32X4 816(R8), Z27
+	VBROADCASTI32X4 832(R8), Z28
+	VBROADCASTI32X4 848(R8), Z29
+	VBROADCASTI32X4 864(R8), Z30
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
@@ -1667,7 +1787,7 @@ aad_done:
 	VAESENC      Z21, Z1, Z1
 	VAESENC      Z21, Z2, Z2
 	VAESENC      Z21, Z3, Z3
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	VAESENC      Z22, Z0, Z0
 	VAESENC      Z22, Z1, Z1
@@ -1699,7 +1819,7 @@ aad_done:
 	VAESENC      Z26, Z0, Z0
 	VAESENC      Z26, Z1, Z1
 	VAESENC      Z26, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z26, Z3, Z3
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
@@ -1889,7 +2009,7 @@ last_7:
 	VAESENC      Z21, Z1, Z1
 	VAESENC      Z21, Z2, Z2
 	VAESENC      Z21, Z3, Z3
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	VAESENC      Z22, Z0, Z0
 	VAESENC      Z22, Z1, Z1
@@ -1921,7 +2041,7 @@ last_7:
 	VAESENC      Z26, Z0, Z0
 	VAESENC      Z26, Z1, Z1
 	VAESENC      Z26, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z26, Z3, Z3
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
@@ -2089,7 +2209,7 @@ last_6:
 	VAESENC      Z21, Z1, Z1
 	VAESENC      Z21, Z2, Z2
 	VAESENC      Z21, Z3, Z3
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	VAESENC      Z22, Z0, Z0
 	VAESENC      Z22, Z1, Z1
@@ -2121,7 +2241,7 @@ last_6:
 	VAESENC      Z26, Z0, Z0
 	VAESENC      Z26, Z1, Z1
 	VAESENC      Z26, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z26, Z3, Z3
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
@@ -2265,7 +2385,7 @@ last_5:
 	VAESENC      Z21, Z1, Z1
 	VAESENC      Z21, Z2, Z2
 	VAESENC      Z21, Z3, Z3
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	VAESENC      Z22, Z0, Z0
 	VAESENC      Z22, Z1, Z1
@@ -2297,7 +2417,7 @@ last_5:
 	VAESENC      Z26, Z0, Z0
 	VAESENC      Z26, Z1, Z1
 	VAESENC      Z26, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z26, Z3, Z3
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
@@ -2419,7 +2539,7 @@ last_4:
 	VAESENC      Z21, Z1, Z1
 	VAESENC      Z21, Z2, Z2
 	VAESENC      Z21, Z3, Z3
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	VAESENC      Z22, Z0, Z0
 	VAESENC      Z22, Z1, Z1
@@ -2451,7 +2571,7 @@ last_4:
 	VAESENC      Z26, Z0, Z0
 	VAESENC      Z26, Z1, Z1
 	VAESENC      Z26, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z26, Z3, Z3
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
@@ -2545,7 +2665,7 @@ last_3:
 	ANDQ         $-16, AX
 	VAESENC      Z21, Z1, Z1
 	VAESENC      Z21, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	VAESENC      Z22, Z0, Z0
 	VAESENC      Z22, Z1, Z1
@@ -2573,7 +2693,7 @@ last_3:
 	VAESENC      Z26, Z0, Z0
 	VAESENC      Z26, Z1, Z1
 	VAESENC      Z26, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -2650,7 +2770,7 @@ last_2:
 	ANDQ         $-16, AX
 	VAESENC      Z21, Z1, Z1
 	VAESENC      X21, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z22, Z0, Z0
 	SUBQ         AX, DX
 	VAESENC      Z22, Z1, Z1
@@ -2672,7 +2792,7 @@ last_2:
 	VAESENC      Z26, Z0, Z0
 	VMOVDQU      (AX), Y15
 	VAESENC      Z26, Z1, Z1
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X26, X12, X12
 	VAESENC      Z27, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -2730,7 +2850,7 @@ last_1:
 	VAESENC      Z21, Z0, Z0
 	ANDQ         $-16, AX
 	VAESENC      X21, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z22, Z0, Z0
 	SUBQ         AX, DX
 	VAESENC      X22, X12, X12
@@ -2748,7 +2868,7 @@ last_1:
 	VAESENC      Z26, Z0, Z0
 	VMOVDQU      (AX), Y15
 	VAESENC      X26, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z27, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X27, X12, X12
@@ -2783,7 +2903,7 @@ last_0:
 	VAESENC      X19, X12, X12
 	ANDQ         $-16, AX
 	VAESENC      X20, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	SUBQ         AX, DX
 	VAESENC      X22, X12, X12
@@ -2797,7 +2917,7 @@ last_0:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VAESENC      X26, X12, X12
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X27, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X28, X12, X12
@@ -2828,6 +2948,10 @@ tag:
 	RET
 
 long:
+	CMPQ    CX, $0x00000240
+	JBE     nine
+	CMPQ    CX, $0x00000300
+	JBE     half
 	VPXORQ  first<>+64(SB), Z31, Z1
 	VAESENC Z17, Z1, Z1
 	VPXORQ  first<>+128(SB), Z31, Z2
@@ -2847,7 +2971,7 @@ long:
 	MOVQ       R8, AX
 	SUBQ       BX, AX
 	XORL       BX, BX
-	VMOVDQU    64(AX), Y15
+	VMOVDQU    128(AX), Y15
 	VPCLMULQDQ $0x01, Z15, Z13, Z9
 	VPCLMULQDQ $0x10, Z15, Z13, Z14
 	VPCLMULQDQ $0x00, Z15, Z13, Z8
@@ -2922,9 +3046,9 @@ long:
 	VPSHUFB         Z11, Z2, Z2
 	VPSHUFB         Z11, Z3, Z3
 	VAESENC         Z18, Z4, Z4
-	VMOVDQU64       64(R8), Z14
+	VMOVDQU64       128(R8), Z14
 	VAESENC         Z18, Z5, Z5
-	VMOVDQU64       128(R8), Z15
+	VMOVDQU64       192(R8), Z15
 	VAESENC         Z18, Z6, Z6
 	VAESENC         Z18, Z7, Z7
 	VPCLMULQDQ      $0x00, Z14, Z0, Z16
@@ -2960,9 +3084,9 @@ long:
 	VPTERNLOGQ      $0x96, Z16, Z17, Z10
 	VAESENC         Z23, Z7, Z7
 	VAESENC         Z24, Z4, Z4
-	VMOVDQU64       192(R8), Z14
+	VMOVDQU64       256(R8), Z14
 	VAESENC         Z24, Z5, Z5
-	VMOVDQU64       256(R8), Z15
+	VMOVDQU64       320(R8), Z15
 	VAESENC         Z24, Z6, Z6
 	VAESENC         Z24, Z7, Z7
 	VPCLMULQDQ      $0x00, Z14, Z2, Z16
@@ -3016,8 +3140,8 @@ long:
 	ADDQ            $0x00000200, SI
 	ADDQ            $0x00000200, DI
 	SUBQ            $0x00000200, CX
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VSHUFI64X2      $0x00, Z12, Z12, Z31
 	VPXORQ          Z16, Z31, Z31
 
@@ -3034,9 +3158,9 @@ long:
 	VPXORQ          one<>+0(SB), X31, X12
 	VAESENC         X17, X12, X12
 	VAESENC         Z18, Z0, Z0
-	VMOVDQU64       320(R8), Z14
+	VMOVDQU64       384(R8), Z14
 	VAESENC         Z18, Z1, Z1
-	VMOVDQU64       384(R8), Z15
+	VMOVDQU64       448(R8), Z15
 	VAESENC         Z18, Z2, Z2
 	VAESENC         Z18, Z3, Z3
 	VPCLMULQDQ      $0x00, Z14, Z4, Z16
@@ -3070,10 +3194,10 @@ long:
 	VPTERNLOGQ      $0x96, Z16, Z17, Z10
 	VAESENC         Z22, Z1, Z1
 	VAESENC         Z22, Z2, Z2
-	VMOVDQU64       448(R8), Z14
+	VMOVDQU64       512(R8), Z14
 	VAESENC         Z22, Z3, Z3
 	VAESENC         X22, X12, X12
-	VMOVDQU64       512(R8), Z15
+	VMOVDQU64       576(R8), Z15
 	VAESENC         Z23, Z0, Z0
 	VPCLMULQDQ      $0x00, Z14, Z6, Z16
 	VAESENC         Z23, Z1, Z1
@@ -3134,7 +3258,7 @@ long:
 	VAESENCLAST     X30, X12, X12
 	CMPQ            CX, $0x00000100
 	JBE             begun
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 656(R8), Z17
 	VPXORQ          first<>+768(SB), Z31, Z4
 	VAESENC         Z17, Z4, Z4
 	VPXORQ          first<>+832(SB), Z31, Z5
@@ -3149,7 +3273,7 @@ bulk:
 	VPTERNLOGQ   $0x96, Z8, Z10, Z9
 	VPXOR        X13, X13, X13
 	VMOVDQU      X12, 256(SP)
-	MOVBLZX      591(R8), AX
+	MOVBLZX      655(R8), AX
 	SHLL         $0x18, AX
 	XORL         $0x00525252, AX
 	MOVL         AX, 272(SP)
@@ -3157,26 +3281,26 @@ bulk:
 	KMOVW        AX, K2
 	MOVL         $0x000000f0, AX
 	KMOVW        AX, K3
-	VMOVDQU64    64(R8), Z14
-	VMOVDQU64    128(R8), Z15
+	VMOVDQU64    128(R8), Z14
+	VMOVDQU64    192(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, (SP)
-	VMOVDQU64    192(R8), Z14
-	VMOVDQU64    256(R8), Z15
+	VMOVDQU64    256(R8), Z14
+	VMOVDQU64    320(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 64(SP)
-	VMOVDQU64    320(R8), Z14
-	VMOVDQU64    384(R8), Z15
+	VMOVDQU64    384(R8), Z14
+	VMOVDQU64    448(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 128(SP)
-	VMOVDQU64    448(R8), Z14
-	VMOVDQU64    512(R8), Z15
+	VMOVDQU64    512(R8), Z14
+	VMOVDQU64    576(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
@@ -3186,10 +3310,10 @@ bulk:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	MOVL         $0x00000022, R12
@@ -3330,17 +3454,17 @@ loop:
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z18, Z6, Z6
 	VAESENC       Z18, Z7, Z7
-	VPCLMULQDQ    $0x00, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 128(R8), Z13, Z15
 	VAESENC       Z19, Z0, Z0
-	VPCLMULQDQ    $0x00, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 192(R8), Z14, Z31
 	VAESENC       Z19, Z1, Z1
 	VAESENC       Z19, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z19, Z3, Z3
-	VPCLMULQDQ    $0x11, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 128(R8), Z13, Z15
 	VAESENC       Z19, Z4, Z4
 	VAESENC       Z19, Z5, Z5
-	VPCLMULQDQ    $0x11, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 192(R8), Z14, Z31
 	VAESENC       Z19, Z6, Z6
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z19, Z7, Z7
@@ -3369,17 +3493,17 @@ loop:
 	VAESENC       Z21, Z5, Z5
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z21, Z6, Z6
-	VPCLMULQDQ    $0x00, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 256(R8), Z13, Z15
 	VAESENC       Z21, Z7, Z7
 	VAESENC       Z22, Z0, Z0
-	VPCLMULQDQ    $0x00, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 320(R8), Z14, Z31
 	VAESENC       Z22, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z22, Z2, Z2
-	VPCLMULQDQ    $0x11, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 256(R8), Z13, Z15
 	VAESENC       Z22, Z3, Z3
 	VAESENC       Z22, Z4, Z4
-	VPCLMULQDQ    $0x11, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 320(R8), Z14, Z31
 	VAESENC       Z22, Z5, Z5
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z22, Z6, Z6
@@ -3408,17 +3532,17 @@ loop:
 	VAESENC       Z24, Z4, Z4
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z24, Z5, Z5
-	VPCLMULQDQ    $0x00, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 384(R8), Z13, Z15
 	VAESENC       Z24, Z6, Z6
 	VAESENC       Z24, Z7, Z7
-	VPCLMULQDQ    $0x00, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 448(R8), Z14, Z31
 	VAESENC       Z25, Z0, Z0
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z25, Z1, Z1
 	VAESENC       Z25, Z2, Z2
-	VPCLMULQDQ    $0x11, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 384(R8), Z13, Z15
 	VAESENC       Z25, Z3, Z3
-	VPCLMULQDQ    $0x11, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 448(R8), Z14, Z31
 	VAESENC       Z25, Z4, Z4
 	VAESENC       Z25, Z5, Z5
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
@@ -3448,16 +3572,16 @@ loop:
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z27, Z4, Z4
 	VAESENC       Z27, Z5, Z5
-	VPCLMULQDQ    $0x00, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 512(R8), Z13, Z15
 	VAESENC       Z27, Z6, Z6
-	VPCLMULQDQ    $0x00, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 576(R8), Z14, Z31
 	VAESENC       Z27, Z7, Z7
 	VAESENC       Z28, Z0, Z0
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z28, Z1, Z1
-	VPCLMULQDQ    $0x11, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 512(R8), Z13, Z15
 	VAESENC       Z28, Z2, Z2
-	VPCLMULQDQ    $0x11, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 576(R8), Z14, Z31
 	VAESENC       Z28, Z3, Z3
 	VAESENC       Z28, Z4, Z4
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
@@ -3555,8 +3679,8 @@ carried:
 	MOVL          $0x01000000, AX
 	VMOVDQU       256(SP), X12
 	VPINSRD       $0x03, AX, X12, X12
-	VPXOR         576(R8), X12, X12
-	VAESENC       592(R8), X12, X12
+	VPXOR         640(R8), X12, X12
+	VAESENC       656(R8), X12, X12
 	VAESENC       Z18, Z0, Z0
 	VMOVDQU64     -512(DI), Z14
 	VAESENC       Z18, Z1, Z1
@@ -3567,15 +3691,15 @@ carried:
 	VMOVDQU64     -448(DI), Z14
 	VAESENC       X18, X12, X12
 	VPSHUFB       Z11, Z14, Z14
-	VPCLMULQDQ    $0x00, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 128(R8), Z13, Z15
 	VAESENC       Z19, Z0, Z0
-	VPCLMULQDQ    $0x00, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 192(R8), Z14, Z31
 	VAESENC       Z19, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z19, Z2, Z2
-	VPCLMULQDQ    $0x11, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 128(R8), Z13, Z15
 	VAESENC       Z19, Z3, Z3
-	VPCLMULQDQ    $0x11, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 192(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       X19, X12, X12
 	VPUNPCKLQDQ   Z14, Z13, Z15
@@ -3596,14 +3720,14 @@ carried:
 	VMOVDQU64     -320(DI), Z14
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z21, Z2, Z2
-	VPCLMULQDQ    $0x00, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 256(R8), Z13, Z15
 	VAESENC       Z21, Z3, Z3
-	VPCLMULQDQ    $0x00, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 320(R8), Z14, Z31
 	VAESENC       X21, X12, X12
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z22, Z0, Z0
-	VPCLMULQDQ    $0x11, 192(R8), Z13, Z15
-	VPCLMULQDQ    $0x11, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 256(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 320(R8), Z14, Z31
 	VAESENC       Z22, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z22, Z2, Z2
@@ -3625,14 +3749,14 @@ carried:
 	VAESENC       X23, X12, X12
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z24, Z0, Z0
-	VPCLMULQDQ    $0x00, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 384(R8), Z13, Z15
 	VAESENC       Z24, Z1, Z1
-	VPCLMULQDQ    $0x00, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 448(R8), Z14, Z31
 	VAESENC       Z24, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
-	VPCLMULQDQ    $0x11, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 384(R8), Z13, Z15
 	VAESENC       Z24, Z3, Z3
-	VPCLMULQDQ    $0x11, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 448(R8), Z14, Z31
 	VAESENC       X24, X12, X12
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z25, Z0, Z0
@@ -3654,14 +3778,14 @@ carried:
 	VAESENC       Z26, Z2, Z2
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z26, Z3, Z3
-	VPCLMULQDQ    $0x00, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 512(R8), Z13, Z15
 	VAESENC       X26, X12, X12
-	VPCLMULQDQ    $0x00, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 576(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z27, Z0, Z0
-	VPCLMULQDQ    $0x11, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 512(R8), Z13, Z15
 	VAESENC       Z27, Z1, Z1
-	VPCLMULQDQ    $0x11, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 576(R8), Z14, Z31
 	VAESENC       Z27, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z27, Z3, Z3
@@ -3747,7 +3871,7 @@ begun:
 	VAESENC      Z19, Z5, Z5
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z6, Z6
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z19, Z7, Z7
 	SUBQ         AX, DX
 	VAESENC      Z20, Z4, Z4
@@ -3763,7 +3887,7 @@ begun:
 	VAESENC      Z21, Z5, Z5
 	VMOVDQU      (AX), Y15
 	VAESENC      Z21, Z6, Z6
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z21, Z7, Z7
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z22, Z4, Z4
@@ -3907,7 +4031,7 @@ begun_7:
 	VAESENC      Z19, Z5, Z5
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z6, Z6
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	VAESENC      Z20, Z4, Z4
 	MOVQ         DX, AX
@@ -3921,7 +4045,7 @@ begun_7:
 	VAESENC      Z21, Z5, Z5
 	VMOVDQU      (AX), Y15
 	VAESENC      Z21, Z6, Z6
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z22, Z4, Z4
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -4044,7 +4168,7 @@ begun_6:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z5, Z5
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	VAESENC      Z20, Z4, Z4
 	MOVQ         DX, AX
@@ -4056,7 +4180,7 @@ begun_6:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      Z21, Z5, Z5
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z22, Z4, Z4
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -4157,7 +4281,7 @@ begun_5:
 	VAESENC      Z19, Z4, Z4
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	VAESENC      Z20, Z4, Z4
 	MOVQ         DX, AX
@@ -4167,7 +4291,7 @@ begun_5:
 	VAESENC      Z21, Z4, Z4
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z22, Z4, Z4
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -4232,7 +4356,7 @@ begun_4:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -4240,7 +4364,7 @@ begun_4:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -4301,7 +4425,7 @@ begun_3:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -4309,7 +4433,7 @@ begun_3:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -4360,7 +4484,7 @@ begun_2:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -4368,7 +4492,7 @@ begun_2:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -4407,7 +4531,7 @@ begun_1:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -4415,7 +4539,7 @@ begun_1:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -4444,10 +4568,10 @@ carry:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	VPXORQ       Z17, Z15, Z15
@@ -4477,7 +4601,7 @@ aad_loop:
 	SUBQ          AX, R12
 	ADDQ          $0x0f, AX
 	ANDQ          $-16, AX
-	LEAQ          576(R8), DX
+	LEAQ          640(R8), DX
 	SUBQ          AX, DX
 	VMOVDQU64     (DX), Z15
 	VPSHUFB       Z11, Z14, Z14
@@ -4502,7 +4626,487 @@ aad_loop:
 	XORL          BX, BX
 	JMP           aad_done
 
-// func open512Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+half:
+	// Half a group and a last one, of which more than half is text: with a whole group
+	// in front more would be encrypted than there is.
+	VMOVDQA64 Z0, Z4
+	VPXORQ    first<>+64(SB), Z31, Z5
+	VAESENC   Z17, Z5, Z5
+	VPXORQ    first<>+128(SB), Z31, Z6
+	VAESENC   Z17, Z6, Z6
+	VPXORQ    first<>+192(SB), Z31, Z7
+	VAESENC   Z17, Z7, Z7
+
+	// Associated data: a product of its own, reduced with the first group's.
+	MOVQ            R8, AX
+	SUBQ            BX, AX
+	XORL            BX, BX
+	VMOVDQU         384(AX), Y15
+	VPCLMULQDQ      $0x01, Z15, Z13, Z9
+	VPCLMULQDQ      $0x10, Z15, Z13, Z14
+	VPCLMULQDQ      $0x00, Z15, Z13, Z8
+	VPCLMULQDQ      $0x11, Z15, Z13, Z10
+	VPXORQ          Z14, Z9, Z9
+	VAESENC         Z18, Z4, Z4
+	VAESENC         Z18, Z5, Z5
+	VAESENC         Z18, Z6, Z6
+	VAESENC         Z18, Z7, Z7
+	VAESENC         Z19, Z4, Z4
+	VAESENC         Z19, Z5, Z5
+	VAESENC         Z19, Z6, Z6
+	VAESENC         Z19, Z7, Z7
+	VAESENC         Z20, Z4, Z4
+	VAESENC         Z20, Z5, Z5
+	VAESENC         Z20, Z6, Z6
+	VAESENC         Z20, Z7, Z7
+	VAESENC         Z21, Z4, Z4
+	VAESENC         Z21, Z5, Z5
+	VAESENC         Z21, Z6, Z6
+	VAESENC         Z21, Z7, Z7
+	VAESENC         Z22, Z4, Z4
+	VAESENC         Z22, Z5, Z5
+	VAESENC         Z22, Z6, Z6
+	VAESENC         Z22, Z7, Z7
+	VAESENC         Z23, Z4, Z4
+	VAESENC         Z23, Z5, Z5
+	VAESENC         Z23, Z6, Z6
+	VAESENC         Z23, Z7, Z7
+	VAESENC         Z24, Z4, Z4
+	VAESENC         Z24, Z5, Z5
+	VAESENC         Z24, Z6, Z6
+	VAESENC         Z24, Z7, Z7
+	VAESENC         Z25, Z4, Z4
+	VAESENC         Z25, Z5, Z5
+	VAESENC         Z25, Z6, Z6
+	VAESENC         Z25, Z7, Z7
+	VAESENC         Z26, Z4, Z4
+	VAESENC         Z26, Z5, Z5
+	VAESENC         Z26, Z6, Z6
+	VAESENC         Z26, Z7, Z7
+	VAESENC         Z27, Z4, Z4
+	VAESENC         Z27, Z5, Z5
+	VAESENC         Z27, Z6, Z6
+	VAESENC         Z27, Z7, Z7
+	VAESENC         Z28, Z4, Z4
+	VAESENC         Z28, Z5, Z5
+	VAESENC         Z28, Z6, Z6
+	VAESENC         Z28, Z7, Z7
+	VAESENC         Z29, Z4, Z4
+	VAESENC         Z29, Z5, Z5
+	VAESENC         Z29, Z6, Z6
+	VAESENC         Z29, Z7, Z7
+	VPXORQ          (SI), Z30, Z31
+	VAESENCLAST     Z31, Z4, Z4
+	VMOVDQU64       Z4, (DI)
+	VPXORQ          64(SI), Z30, Z31
+	VAESENCLAST     Z31, Z5, Z5
+	VMOVDQU64       Z5, 64(DI)
+	VPXORQ          128(SI), Z30, Z31
+	VAESENCLAST     Z31, Z6, Z6
+	VMOVDQU64       Z6, 128(DI)
+	VPXORQ          192(SI), Z30, Z31
+	VAESENCLAST     Z31, Z7, Z7
+	VMOVDQU64       Z7, 192(DI)
+	VPSHUFB         Z11, Z4, Z4
+	VPSHUFB         Z11, Z5, Z5
+	VPSHUFB         Z11, Z6, Z6
+	VPSHUFB         Z11, Z7, Z7
+	ADDQ            $0x00000100, SI
+	ADDQ            $0x00000100, DI
+	SUBQ            $0x00000100, CX
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
+	VSHUFI64X2      $0x00, Z12, Z12, Z31
+	VPXORQ          Z16, Z31, Z31
+
+	// Half of the group is left to be hashed, while as much of the last one is encrypted,
+	// be there text for it or not.
+	VPXORQ          first<>+256(SB), Z31, Z0
+	VAESENC         Z17, Z0, Z0
+	VPXORQ          first<>+320(SB), Z31, Z1
+	VAESENC         Z17, Z1, Z1
+	VPXORQ          first<>+384(SB), Z31, Z2
+	VAESENC         Z17, Z2, Z2
+	VPXORQ          first<>+448(SB), Z31, Z3
+	VAESENC         Z17, Z3, Z3
+	VPXORQ          one<>+0(SB), X31, X12
+	VAESENC         X17, X12, X12
+	VAESENC         Z18, Z0, Z0
+	VMOVDQU64       384(R8), Z14
+	VAESENC         Z18, Z1, Z1
+	VMOVDQU64       448(R8), Z15
+	VAESENC         Z18, Z2, Z2
+	VAESENC         Z18, Z3, Z3
+	VPCLMULQDQ      $0x00, Z14, Z4, Z16
+	VAESENC         X18, X12, X12
+	VPCLMULQDQ      $0x00, Z15, Z5, Z17
+	VAESENC         Z19, Z0, Z0
+	VAESENC         Z19, Z1, Z1
+	VPTERNLOGQ      $0x96, Z16, Z17, Z8
+	VAESENC         Z19, Z2, Z2
+	VAESENC         Z19, Z3, Z3
+	VPCLMULQDQ      $0x01, Z14, Z4, Z16
+	VAESENC         X19, X12, X12
+	VPCLMULQDQ      $0x10, Z14, Z4, Z17
+	VAESENC         Z20, Z0, Z0
+	VAESENC         Z20, Z1, Z1
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         Z20, Z2, Z2
+	VPCLMULQDQ      $0x01, Z15, Z5, Z16
+	VAESENC         Z20, Z3, Z3
+	VAESENC         X20, X12, X12
+	VPCLMULQDQ      $0x10, Z15, Z5, Z17
+	VAESENC         Z21, Z0, Z0
+	VAESENC         Z21, Z1, Z1
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         Z21, Z2, Z2
+	VPCLMULQDQ      $0x11, Z14, Z4, Z16
+	VAESENC         Z21, Z3, Z3
+	VAESENC         X21, X12, X12
+	VPCLMULQDQ      $0x11, Z15, Z5, Z17
+	VAESENC         Z22, Z0, Z0
+	VPTERNLOGQ      $0x96, Z16, Z17, Z10
+	VAESENC         Z22, Z1, Z1
+	VAESENC         Z22, Z2, Z2
+	VMOVDQU64       512(R8), Z14
+	VAESENC         Z22, Z3, Z3
+	VAESENC         X22, X12, X12
+	VMOVDQU64       576(R8), Z15
+	VAESENC         Z23, Z0, Z0
+	VPCLMULQDQ      $0x00, Z14, Z6, Z16
+	VAESENC         Z23, Z1, Z1
+	VAESENC         Z23, Z2, Z2
+	VPCLMULQDQ      $0x00, Z15, Z7, Z17
+	VAESENC         Z23, Z3, Z3
+	VPTERNLOGQ      $0x96, Z16, Z17, Z8
+	VAESENC         X23, X12, X12
+	VAESENC         Z24, Z0, Z0
+	VPCLMULQDQ      $0x01, Z14, Z6, Z16
+	VAESENC         Z24, Z1, Z1
+	VAESENC         Z24, Z2, Z2
+	VPCLMULQDQ      $0x10, Z14, Z6, Z17
+	VAESENC         Z24, Z3, Z3
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         X24, X12, X12
+	VAESENC         Z25, Z0, Z0
+	VPCLMULQDQ      $0x01, Z15, Z7, Z16
+	VAESENC         Z25, Z1, Z1
+	VPCLMULQDQ      $0x10, Z15, Z7, Z17
+	VAESENC         Z25, Z2, Z2
+	VAESENC         Z25, Z3, Z3
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         X25, X12, X12
+	VAESENC         Z26, Z0, Z0
+	VPCLMULQDQ      $0x11, Z14, Z6, Z16
+	VAESENC         Z26, Z1, Z1
+	VPCLMULQDQ      $0x11, Z15, Z7, Z17
+	VAESENC         Z26, Z2, Z2
+	VAESENC         Z26, Z3, Z3
+	VPTERNLOGQ      $0x96, Z16, Z17, Z10
+	VAESENC         X26, X12, X12
+	VPCLMULQDQ      $0x10, poly<>+0(SB), Z8, Z14
+	VAESENC         Z27, Z0, Z0
+	VAESENC         Z27, Z1, Z1
+	VPSHUFD         $0x4e, Z8, Z8
+	VAESENC         Z27, Z2, Z2
+	VAESENC         Z27, Z3, Z3
+	VPTERNLOGQ      $0x96, Z14, Z8, Z9
+	VAESENC         X27, X12, X12
+	VPCLMULQDQ      $0x10, poly<>+0(SB), Z9, Z14
+	VAESENC         Z28, Z0, Z0
+	VAESENC         Z28, Z1, Z1
+	VPSHUFD         $0x4e, Z9, Z9
+	VAESENC         Z28, Z2, Z2
+	VPTERNLOGQ      $0x96, Z14, Z9, Z10
+	VAESENC         Z28, Z3, Z3
+	VAESENC         X28, X12, X12
+	VEXTRACTI64X4   $0x01, Z10, Y14
+	VAESENC         Z29, Z0, Z0
+	VAESENC         Z29, Z1, Z1
+	VPXOR           Y10, Y14, Y14
+	VAESENC         Z29, Z2, Z2
+	VEXTRACTI128    $0x01, Y14, X13
+	VAESENC         Z29, Z3, Z3
+	VAESENC         X29, X12, X12
+	VPXOR           X14, X13, X13
+	VAESENCLAST     X30, X12, X12
+	VBROADCASTI32X4 656(R8), Z17
+	VPXORQ          first<>+512(SB), Z31, Z4
+	VAESENC         Z17, Z4, Z4
+	VPXORQ          first<>+576(SB), Z31, Z5
+	VAESENC         Z17, Z5, Z5
+	VPXORQ          first<>+640(SB), Z31, Z6
+	VAESENC         Z17, Z6, Z6
+	VPXORQ          first<>+704(SB), Z31, Z7
+	VAESENC         Z17, Z7, Z7
+	JMP             begun
+
+nine:
+	// A vector more than a group, hashed in one go like a short message.
+	VPXORQ       first<>+64(SB), Z31, Z1
+	VAESENC      Z17, Z1, Z1
+	VPXORQ       first<>+128(SB), Z31, Z2
+	VAESENC      Z17, Z2, Z2
+	VPXORQ       first<>+192(SB), Z31, Z3
+	VAESENC      Z17, Z3, Z3
+	VPXORQ       first<>+256(SB), Z31, Z4
+	VAESENC      Z17, Z4, Z4
+	VPXORQ       first<>+320(SB), Z31, Z5
+	VAESENC      Z17, Z5, Z5
+	VPXORQ       first<>+384(SB), Z31, Z6
+	VAESENC      Z17, Z6, Z6
+	VPXORQ       first<>+448(SB), Z31, Z7
+	VAESENC      Z17, Z7, Z7
+	VPXORQ       one<>+0(SB), X31, X12
+	VAESENC      X17, X12, X12
+	VPXORQ       first<>+512(SB), Z31, Z31
+	VAESENC      Z17, Z31, Z31
+	VAESENC      Z18, Z0, Z0
+	LEAQ         -512(CX), R12
+	VAESENC      Z18, Z1, Z1
+	VAESENC      Z18, Z2, Z2
+	VAESENC      Z18, Z3, Z3
+	MOVQ         $-1, AX
+	VAESENC      Z18, Z4, Z4
+	VAESENC      X18, X12, X12
+	VAESENC      Z19, Z0, Z0
+	VAESENC      Z19, Z1, Z1
+	BZHIQ        R12, AX, AX
+	VAESENC      Z19, Z2, Z2
+	VAESENC      Z19, Z3, Z3
+	VAESENC      Z19, Z4, Z4
+	KMOVQ        AX, K1
+	VAESENC      X19, X12, X12
+	VAESENC      Z20, Z0, Z0
+	VAESENC      Z20, Z1, Z1
+	VAESENC      Z20, Z2, Z2
+	LEAQ         15(CX), AX
+	VAESENC      Z20, Z3, Z3
+	VAESENC      Z20, Z4, Z4
+	VAESENC      X20, X12, X12
+	VAESENC      Z21, Z0, Z0
+	ANDQ         $-16, AX
+	VAESENC      Z21, Z1, Z1
+	VAESENC      Z21, Z2, Z2
+	VAESENC      Z21, Z3, Z3
+	LEAQ         624(R8), DX
+	VAESENC      Z21, Z4, Z4
+	VAESENC      X21, X12, X12
+	VAESENC      Z22, Z0, Z0
+	VAESENC      Z22, Z1, Z1
+	SUBQ         AX, DX
+	VAESENC      Z22, Z2, Z2
+	VAESENC      Z22, Z3, Z3
+	VAESENC      Z22, Z4, Z4
+	VAESENC      X22, X12, X12
+	MOVQ         DX, AX
+	VAESENC      Z23, Z0, Z0
+	VAESENC      Z23, Z1, Z1
+	VAESENC      Z23, Z2, Z2
+	SUBQ         BX, AX
+	VAESENC      Z23, Z3, Z3
+	VAESENC      Z23, Z4, Z4
+	VAESENC      X23, X12, X12
+	VAESENC      Z24, Z0, Z0
+	VMOVQ        R13, X14
+	VAESENC      Z24, Z1, Z1
+	VAESENC      Z24, Z2, Z2
+	VAESENC      Z24, Z3, Z3
+	VAESENC      Z24, Z4, Z4
+	VPINSRQ      $0x01, R11, X14, X14
+	VAESENC      X24, X12, X12
+	VAESENC      Z25, Z0, Z0
+	VAESENC      Z25, Z1, Z1
+	VINSERTI32X4 $0x02, X14, Z13, Z13
+	VAESENC      Z25, Z2, Z2
+	VAESENC      Z25, Z3, Z3
+	VAESENC      Z25, Z4, Z4
+	VAESENC      X25, X12, X12
+	VMOVDQU      (AX), Y15
+	VAESENC      Z26, Z0, Z0
+	VAESENC      Z26, Z1, Z1
+	VAESENC      Z26, Z2, Z2
+	VAESENC      Z26, Z3, Z3
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
+	VAESENC      Z26, Z4, Z4
+	VAESENC      X26, X12, X12
+	VAESENC      Z27, Z0, Z0
+	VPCLMULQDQ   $0x01, Z15, Z13, Z9
+	VAESENC      Z27, Z1, Z1
+	VAESENC      Z27, Z2, Z2
+	VAESENC      Z27, Z3, Z3
+	VAESENC      Z27, Z4, Z4
+	VPCLMULQDQ   $0x10, Z15, Z13, Z14
+	VAESENC      X27, X12, X12
+	VAESENC      Z28, Z0, Z0
+	VAESENC      Z28, Z1, Z1
+	VAESENC      Z28, Z2, Z2
+	VPCLMULQDQ   $0x00, Z15, Z13, Z8
+	VAESENC      Z28, Z3, Z3
+	VAESENC      Z28, Z4, Z4
+	VAESENC      X28, X12, X12
+	VPCLMULQDQ   $0x11, Z15, Z13, Z10
+	VAESENC      Z29, Z0, Z0
+	VAESENC      Z29, Z1, Z1
+	VAESENC      Z29, Z2, Z2
+	VAESENC      Z29, Z3, Z3
+	VPXORQ       Z14, Z9, Z9
+	VAESENC      Z29, Z4, Z4
+	VAESENC      X29, X12, X12
+	VAESENCLAST  X30, X12, X12
+	VPXORQ       (SI), Z30, Z16
+	VAESENCLAST  Z16, Z0, Z0
+	VMOVDQU64    Z0, (DI)
+	VPXORQ       64(SI), Z30, Z16
+	VAESENCLAST  Z16, Z1, Z1
+	VMOVDQU64    Z1, 64(DI)
+	VPXORQ       128(SI), Z30, Z16
+	VAESENCLAST  Z16, Z2, Z2
+	VMOVDQU64    Z2, 128(DI)
+	VPXORQ       192(SI), Z30, Z16
+	VAESENCLAST  Z16, Z3, Z3
+	VMOVDQU64    Z3, 192(DI)
+	VPXORQ       256(SI), Z30, Z16
+	VAESENCLAST  Z16, Z4, Z4
+	VMOVDQU64    Z4, 256(DI)
+	VPSHUFB      Z11, Z0, Z0
+	VPSHUFB      Z11, Z1, Z1
+	VPSHUFB      Z11, Z2, Z2
+	VPSHUFB      Z11, Z3, Z3
+	VPSHUFB      Z11, Z4, Z4
+	VAESENC      Z18, Z5, Z5
+	VMOVDQU64    (DX), Z14
+	VAESENC      Z18, Z6, Z6
+	VMOVDQU64    64(DX), Z15
+	VAESENC      Z18, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z0, Z16
+	VAESENC      Z18, Z31, Z31
+	VAESENC      Z19, Z5, Z5
+	VPCLMULQDQ   $0x00, Z15, Z1, Z17
+	VAESENC      Z19, Z6, Z6
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VAESENC      Z19, Z7, Z7
+	VPCLMULQDQ   $0x01, Z14, Z0, Z16
+	VAESENC      Z19, Z31, Z31
+	VAESENC      Z20, Z5, Z5
+	VPCLMULQDQ   $0x10, Z14, Z0, Z17
+	VAESENC      Z20, Z6, Z6
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z20, Z7, Z7
+	VPCLMULQDQ   $0x01, Z15, Z1, Z16
+	VAESENC      Z20, Z31, Z31
+	VAESENC      Z21, Z5, Z5
+	VPCLMULQDQ   $0x10, Z15, Z1, Z17
+	VAESENC      Z21, Z6, Z6
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z21, Z7, Z7
+	VPCLMULQDQ   $0x11, Z14, Z0, Z16
+	VAESENC      Z21, Z31, Z31
+	VAESENC      Z22, Z5, Z5
+	VPCLMULQDQ   $0x11, Z15, Z1, Z17
+	VAESENC      Z22, Z6, Z6
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	VAESENC      Z22, Z7, Z7
+	VMOVDQU64    128(DX), Z14
+	VAESENC      Z22, Z31, Z31
+	VAESENC      Z23, Z5, Z5
+	VMOVDQU64    192(DX), Z15
+	VAESENC      Z23, Z6, Z6
+	VPCLMULQDQ   $0x00, Z14, Z2, Z16
+	VAESENC      Z23, Z7, Z7
+	VPCLMULQDQ   $0x00, Z15, Z3, Z17
+	VAESENC      Z23, Z31, Z31
+	VAESENC      Z24, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VAESENC      Z24, Z6, Z6
+	VPCLMULQDQ   $0x01, Z14, Z2, Z16
+	VAESENC      Z24, Z7, Z7
+	VPCLMULQDQ   $0x10, Z14, Z2, Z17
+	VAESENC      Z24, Z31, Z31
+	VAESENC      Z25, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z25, Z6, Z6
+	VPCLMULQDQ   $0x01, Z15, Z3, Z16
+	VAESENC      Z25, Z7, Z7
+	VPCLMULQDQ   $0x10, Z15, Z3, Z17
+	VAESENC      Z25, Z31, Z31
+	VAESENC      Z26, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z26, Z6, Z6
+	VPCLMULQDQ   $0x11, Z14, Z2, Z16
+	VAESENC      Z26, Z7, Z7
+	VPCLMULQDQ   $0x11, Z15, Z3, Z17
+	VAESENC      Z26, Z31, Z31
+	VAESENC      Z27, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	VAESENC      Z27, Z6, Z6
+	VMOVDQU64    256(DX), Z14
+	VAESENC      Z27, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z4, Z15
+	VAESENC      Z27, Z31, Z31
+	VAESENC      Z28, Z5, Z5
+	VPCLMULQDQ   $0x01, Z14, Z4, Z16
+	VAESENC      Z28, Z6, Z6
+	VPCLMULQDQ   $0x10, Z14, Z4, Z17
+	VAESENC      Z28, Z7, Z7
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z28, Z31, Z31
+	VAESENC      Z29, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z29, Z6, Z6
+	VPCLMULQDQ   $0x11, Z14, Z4, Z15
+	VAESENC      Z29, Z7, Z7
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z29, Z31, Z31
+	VPXORQ       320(SI), Z30, Z16
+	VAESENCLAST  Z16, Z5, Z5
+	VMOVDQU64    Z5, 320(DI)
+	VPXORQ       384(SI), Z30, Z16
+	VAESENCLAST  Z16, Z6, Z6
+	VMOVDQU64    Z6, 384(DI)
+	VPXORQ       448(SI), Z30, Z16
+	VAESENCLAST  Z16, Z7, Z7
+	VMOVDQU64    Z7, 448(DI)
+	VMOVDQU8.Z   512(SI), K1, Z16
+	VPXORQ       Z30, Z16, Z16
+	VAESENCLAST  Z16, Z31, Z31
+	VMOVDQU8     Z31, K1, 512(DI)
+	VMOVDQU8.Z   Z31, K1, Z31
+	VPSHUFB      Z11, Z5, Z5
+	VPSHUFB      Z11, Z6, Z6
+	VPSHUFB      Z11, Z7, Z7
+	VPSHUFB      Z11, Z31, Z31
+	VMOVDQU64    320(DX), Z14
+	VMOVDQU64    384(DX), Z15
+	VPCLMULQDQ   $0x00, Z14, Z5, Z16
+	VPCLMULQDQ   $0x00, Z15, Z6, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VPCLMULQDQ   $0x01, Z14, Z5, Z16
+	VPCLMULQDQ   $0x10, Z14, Z5, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x01, Z15, Z6, Z16
+	VPCLMULQDQ   $0x10, Z15, Z6, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x11, Z14, Z5, Z16
+	VPCLMULQDQ   $0x11, Z15, Z6, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	VMOVDQU64    448(DX), Z14
+	VMOVDQU64    512(DX), Z15
+	VPCLMULQDQ   $0x00, Z14, Z7, Z16
+	VPCLMULQDQ   $0x00, Z15, Z31, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VPCLMULQDQ   $0x01, Z14, Z7, Z16
+	VPCLMULQDQ   $0x10, Z14, Z7, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x01, Z15, Z31, Z16
+	VPCLMULQDQ   $0x10, Z15, Z31, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x11, Z14, Z7, Z16
+	VPCLMULQDQ   $0x11, Z15, Z31, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	JMP          tag
+
+// func open512Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 // Requires: AES, AVX, AVX2, AVX512BW, AVX512F, AVX512VL, BMI2, CMOV, VAES, VPCLMULQDQ
 TEXT ·open512Rounds14(SB), NOSPLIT, $280-57
 	MOVQ nonce+32(FP), R9
@@ -4517,25 +5121,25 @@ TEXT ·open512Rounds14(SB), NOSPLIT, $280-57
 	VMOVD           (R9), X12
 	VPINSRD         $0x01, 4(R9), X12, X12
 	VPINSRD         $0x02, 8(R9), X12, X12
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VPXORQ          X16, X12, X31
 	VSHUFI64X2      $0x00, Z31, Z31, Z31
 	VPXORQ          first<>+0(SB), Z31, Z0
 	VAESENC         Z17, Z0, Z0
-	VBROADCASTI32X4 608(R8), Z18
-	VBROADCASTI32X4 624(R8), Z19
-	VBROADCASTI32X4 640(R8), Z20
-	VBROADCASTI32X4 656(R8), Z21
-	VBROADCASTI32X4 672(R8), Z22
-	VBROADCASTI32X4 688(R8), Z23
-	VBROADCASTI32X4 704(R8), Z24
-	VBROADCASTI32X4 720(R8), Z25
-	VBROADCASTI32X4 736(R8), Z26
-	VBROADCASTI32X4 752(R8), Z27
-	VBROADCASTI32X4 768(R8), Z28
-	VBROADCASTI32X4 784(R8), Z29
-	VBROADCASTI32X4 800(R8), Z30
+	VBROADCASTI32X4 672(R8), Z18
+	VBROADCASTI32X4 688(R8), Z19
+	VBROADCASTI32X4 704(R8), Z20
+	VBROADCASTI32X4 720(R8), Z21
+	VBROADCASTI32X4 736(R8), Z22
+	VBROADCASTI32X4 752(R8), Z23
+	VBROADCASTI32X4 768(R8), Z24
+	VBROADCASTI32X4 784(R8), Z25
+	VBROADCASTI32X4 800(R8), Z26
+	VBROADCASTI32X4 816(R8), Z27
+	VBROADCASTI32X4 832(R8), Z28
+	VBROADCASTI32X4 848(R8), Z29
+	VBROADCASTI32X4 864(R8), Z30
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
@@ -4611,7 +5215,7 @@ last_8:
 	ANDQ         $-16, AX
 	VAESENC      Z18, Z6, Z6
 	VAESENC      Z18, Z7, Z7
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X18, X12, X12
 	SUBQ         AX, DX
 	VAESENC      Z19, Z0, Z0
@@ -4628,7 +5232,7 @@ last_8:
 	VAESENC      Z19, Z6, Z6
 	VMOVDQU      (AX), Y15
 	VAESENC      Z19, Z7, Z7
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X19, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z0, Z0
@@ -4839,7 +5443,7 @@ last_7:
 	VAESENC      Z18, Z5, Z5
 	ANDQ         $-16, AX
 	VAESENC      Z18, Z6, Z6
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X18, X12, X12
 	VAESENC      Z19, Z0, Z0
 	SUBQ         AX, DX
@@ -4857,7 +5461,7 @@ last_7:
 	VAESENC      X19, X12, X12
 	VMOVDQU      (AX), Y15
 	VAESENC      Z20, Z0, Z0
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z20, Z1, Z1
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z2, Z2
@@ -5045,7 +5649,7 @@ last_6:
 	VAESENC      Z18, Z5, Z5
 	ANDQ         $-16, AX
 	VAESENC      X18, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z19, Z0, Z0
 	VAESENC      Z19, Z1, Z1
 	SUBQ         AX, DX
@@ -5063,7 +5667,7 @@ last_6:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z20, Z1, Z1
 	VAESENC      Z20, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z20, Z3, Z3
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z4, Z4
@@ -5226,7 +5830,7 @@ last_5:
 	VAESENC      X18, X12, X12
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z0, Z0
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z19, Z1, Z1
 	SUBQ         AX, DX
 	VAESENC      Z19, Z2, Z2
@@ -5243,7 +5847,7 @@ last_5:
 	VAESENC      Z20, Z2, Z2
 	VMOVDQU      (AX), Y15
 	VAESENC      Z20, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z20, Z4, Z4
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X20, X12, X12
@@ -5384,7 +5988,7 @@ last_4:
 	VAESENC      Z19, Z0, Z0
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z1, Z1
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z19, Z2, Z2
 	SUBQ         AX, DX
 	VAESENC      Z19, Z3, Z3
@@ -5401,7 +6005,7 @@ last_4:
 	VAESENC      X20, X12, X12
 	VMOVDQU      (AX), Y15
 	VAESENC      Z21, Z0, Z0
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z21, Z1, Z1
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z21, Z2, Z2
@@ -5517,7 +6121,7 @@ last_3:
 	VAESENC      Z19, Z1, Z1
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X19, X12, X12
 	SUBQ         AX, DX
 	VAESENC      Z20, Z0, Z0
@@ -5533,7 +6137,7 @@ last_3:
 	VAESENC      Z21, Z1, Z1
 	VMOVDQU      (AX), Y15
 	VAESENC      Z21, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X21, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z22, Z0, Z0
@@ -5627,7 +6231,7 @@ last_2:
 	VAESENC      X19, X12, X12
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z0, Z0
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z1, Z1
 	SUBQ         AX, DX
 	VAESENC      X20, X12, X12
@@ -5643,7 +6247,7 @@ last_2:
 	VAESENC      Z22, Z1, Z1
 	VMOVDQU      (AX), Y15
 	VAESENC      X22, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z23, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z23, Z1, Z1
@@ -5711,7 +6315,7 @@ last_1:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      X20, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z21, Z0, Z0
 	SUBQ         AX, DX
 	VAESENC      X21, X12, X12
@@ -5726,7 +6330,7 @@ last_1:
 	VAESENC      X23, X12, X12
 	VMOVDQU      (AX), Y15
 	VAESENC      Z24, Z0, Z0
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X24, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z25, Z0, Z0
@@ -5766,7 +6370,7 @@ last_0:
 	VAESENC      X19, X12, X12
 	ANDQ         $-16, AX
 	VAESENC      X20, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X21, X12, X12
 	SUBQ         AX, DX
 	VAESENC      X22, X12, X12
@@ -5780,7 +6384,7 @@ last_0:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VAESENC      X26, X12, X12
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X27, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X28, X12, X12
@@ -5813,6 +6417,8 @@ tag:
 	RET
 
 long:
+	CMPQ    CX, $0x00000240
+	JBE     nine
 	VPXORQ  first<>+64(SB), Z31, Z1
 	VAESENC Z17, Z1, Z1
 	VPXORQ  first<>+128(SB), Z31, Z2
@@ -5832,7 +6438,7 @@ long:
 	MOVQ       R8, AX
 	SUBQ       BX, AX
 	XORL       BX, BX
-	VMOVDQU    64(AX), Y15
+	VMOVDQU    128(AX), Y15
 	VPCLMULQDQ $0x01, Z15, Z13, Z9
 	VPCLMULQDQ $0x10, Z15, Z13, Z14
 	VPCLMULQDQ $0x00, Z15, Z13, Z8
@@ -5847,14 +6453,14 @@ long:
 	VAESENC         Z18, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z18, Z2, Z2
-	VMOVDQU64       64(R8), Z14
+	VMOVDQU64       128(R8), Z14
 	VAESENC         Z18, Z3, Z3
 	VAESENC         Z18, Z4, Z4
 	VMOVDQU64       64(SI), Z31
 	VAESENC         Z18, Z5, Z5
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z18, Z6, Z6
-	VMOVDQU64       128(R8), Z15
+	VMOVDQU64       192(R8), Z15
 	VAESENC         Z18, Z7, Z7
 	VAESENC         Z19, Z0, Z0
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
@@ -5889,14 +6495,14 @@ long:
 	VAESENC         Z21, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z21, Z2, Z2
-	VMOVDQU64       192(R8), Z14
+	VMOVDQU64       256(R8), Z14
 	VAESENC         Z21, Z3, Z3
 	VAESENC         Z21, Z4, Z4
 	VMOVDQU64       192(SI), Z31
 	VAESENC         Z21, Z5, Z5
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z21, Z6, Z6
-	VMOVDQU64       256(R8), Z15
+	VMOVDQU64       320(R8), Z15
 	VAESENC         Z21, Z7, Z7
 	VAESENC         Z22, Z0, Z0
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
@@ -5931,14 +6537,14 @@ long:
 	VAESENC         Z24, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z24, Z2, Z2
-	VMOVDQU64       320(R8), Z14
+	VMOVDQU64       384(R8), Z14
 	VAESENC         Z24, Z3, Z3
 	VAESENC         Z24, Z4, Z4
 	VMOVDQU64       320(SI), Z31
 	VAESENC         Z24, Z5, Z5
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z24, Z6, Z6
-	VMOVDQU64       384(R8), Z15
+	VMOVDQU64       448(R8), Z15
 	VAESENC         Z24, Z7, Z7
 	VAESENC         Z25, Z0, Z0
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
@@ -5973,14 +6579,14 @@ long:
 	VAESENC         Z27, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z27, Z2, Z2
-	VMOVDQU64       448(R8), Z14
+	VMOVDQU64       512(R8), Z14
 	VAESENC         Z27, Z3, Z3
 	VAESENC         Z27, Z4, Z4
 	VMOVDQU64       448(SI), Z31
 	VAESENC         Z27, Z5, Z5
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z27, Z6, Z6
-	VMOVDQU64       512(R8), Z15
+	VMOVDQU64       576(R8), Z15
 	VAESENC         Z27, Z7, Z7
 	VAESENC         Z28, Z0, Z0
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
@@ -6037,8 +6643,8 @@ long:
 	ADDQ            $0x00000200, SI
 	ADDQ            $0x00000200, DI
 	SUBQ            $0x00000200, CX
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VSHUFI64X2      $0x00, Z12, Z12, Z31
 	VPXORQ          Z16, Z31, Z31
 	VPCLMULQDQ      $0x10, poly<>+0(SB), Z8, Z14
@@ -6060,7 +6666,7 @@ bulk:
 	VPTERNLOGQ   $0x96, Z8, Z10, Z9
 	VPXOR        X13, X13, X13
 	VMOVDQU      X12, 256(SP)
-	MOVBLZX      591(R8), AX
+	MOVBLZX      655(R8), AX
 	SHLL         $0x18, AX
 	XORL         $0x00525252, AX
 	MOVL         AX, 272(SP)
@@ -6068,26 +6674,26 @@ bulk:
 	KMOVW        AX, K2
 	MOVL         $0x000000f0, AX
 	KMOVW        AX, K3
-	VMOVDQU64    64(R8), Z14
-	VMOVDQU64    128(R8), Z15
+	VMOVDQU64    128(R8), Z14
+	VMOVDQU64    192(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, (SP)
-	VMOVDQU64    192(R8), Z14
-	VMOVDQU64    256(R8), Z15
+	VMOVDQU64    256(R8), Z14
+	VMOVDQU64    320(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 64(SP)
-	VMOVDQU64    320(R8), Z14
-	VMOVDQU64    384(R8), Z15
+	VMOVDQU64    384(R8), Z14
+	VMOVDQU64    448(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 128(SP)
-	VMOVDQU64    448(R8), Z14
-	VMOVDQU64    512(R8), Z15
+	VMOVDQU64    512(R8), Z14
+	VMOVDQU64    576(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
@@ -6097,10 +6703,10 @@ bulk:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	MOVL         $0x00000022, R12
@@ -6120,17 +6726,17 @@ loop:
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z18, Z6, Z6
 	VAESENC       Z18, Z7, Z7
-	VPCLMULQDQ    $0x00, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 128(R8), Z13, Z15
 	VAESENC       Z19, Z0, Z0
-	VPCLMULQDQ    $0x00, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 192(R8), Z14, Z31
 	VAESENC       Z19, Z1, Z1
 	VAESENC       Z19, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z19, Z3, Z3
-	VPCLMULQDQ    $0x11, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 128(R8), Z13, Z15
 	VAESENC       Z19, Z4, Z4
 	VAESENC       Z19, Z5, Z5
-	VPCLMULQDQ    $0x11, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 192(R8), Z14, Z31
 	VAESENC       Z19, Z6, Z6
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z19, Z7, Z7
@@ -6159,17 +6765,17 @@ loop:
 	VAESENC       Z21, Z5, Z5
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z21, Z6, Z6
-	VPCLMULQDQ    $0x00, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 256(R8), Z13, Z15
 	VAESENC       Z21, Z7, Z7
 	VAESENC       Z22, Z0, Z0
-	VPCLMULQDQ    $0x00, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 320(R8), Z14, Z31
 	VAESENC       Z22, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z22, Z2, Z2
-	VPCLMULQDQ    $0x11, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 256(R8), Z13, Z15
 	VAESENC       Z22, Z3, Z3
 	VAESENC       Z22, Z4, Z4
-	VPCLMULQDQ    $0x11, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 320(R8), Z14, Z31
 	VAESENC       Z22, Z5, Z5
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z22, Z6, Z6
@@ -6198,17 +6804,17 @@ loop:
 	VAESENC       Z24, Z4, Z4
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z24, Z5, Z5
-	VPCLMULQDQ    $0x00, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 384(R8), Z13, Z15
 	VAESENC       Z24, Z6, Z6
 	VAESENC       Z24, Z7, Z7
-	VPCLMULQDQ    $0x00, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 448(R8), Z14, Z31
 	VAESENC       Z25, Z0, Z0
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z25, Z1, Z1
 	VAESENC       Z25, Z2, Z2
-	VPCLMULQDQ    $0x11, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 384(R8), Z13, Z15
 	VAESENC       Z25, Z3, Z3
-	VPCLMULQDQ    $0x11, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 448(R8), Z14, Z31
 	VAESENC       Z25, Z4, Z4
 	VAESENC       Z25, Z5, Z5
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
@@ -6238,16 +6844,16 @@ loop:
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z27, Z4, Z4
 	VAESENC       Z27, Z5, Z5
-	VPCLMULQDQ    $0x00, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 512(R8), Z13, Z15
 	VAESENC       Z27, Z6, Z6
-	VPCLMULQDQ    $0x00, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 576(R8), Z14, Z31
 	VAESENC       Z27, Z7, Z7
 	VAESENC       Z28, Z0, Z0
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z28, Z1, Z1
-	VPCLMULQDQ    $0x11, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 512(R8), Z13, Z15
 	VAESENC       Z28, Z2, Z2
-	VPCLMULQDQ    $0x11, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 576(R8), Z14, Z31
 	VAESENC       Z28, Z3, Z3
 	VAESENC       Z28, Z4, Z4
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
@@ -6343,8 +6949,8 @@ carried:
 	MOVL    $0x01000000, AX
 	VMOVDQU 256(SP), X12
 	VPINSRD $0x03, AX, X12, X12
-	VPXOR   576(R8), X12, X12
-	VAESENC 592(R8), X12, X12
+	VPXOR   640(R8), X12, X12
+	VAESENC 656(R8), X12, X12
 
 	// The sums are as secret as the key, and inert has an octet of it.
 	VPXOR     X14, X14, X14
@@ -6376,10 +6982,10 @@ carry:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	VPXORQ       Z17, Z15, Z15
@@ -6409,7 +7015,7 @@ aad_loop:
 	SUBQ          AX, R12
 	ADDQ          $0x0f, AX
 	ANDQ          $-16, AX
-	LEAQ          576(R8), DX
+	LEAQ          640(R8), DX
 	SUBQ          AX, DX
 	VMOVDQU64     (DX), Z15
 	VPSHUFB       Z11, Z14, Z14
@@ -6434,7 +7040,288 @@ aad_loop:
 	XORL          BX, BX
 	JMP           aad_done
 
-// func seal512Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+nine:
+	// A vector more than a group, hashed in one go like a short message.
+	VPXORQ       first<>+64(SB), Z31, Z1
+	VAESENC      Z17, Z1, Z1
+	VPXORQ       first<>+128(SB), Z31, Z2
+	VAESENC      Z17, Z2, Z2
+	VPXORQ       first<>+192(SB), Z31, Z3
+	VAESENC      Z17, Z3, Z3
+	VPXORQ       first<>+256(SB), Z31, Z4
+	VAESENC      Z17, Z4, Z4
+	VPXORQ       first<>+320(SB), Z31, Z5
+	VAESENC      Z17, Z5, Z5
+	VPXORQ       first<>+384(SB), Z31, Z6
+	VAESENC      Z17, Z6, Z6
+	VPXORQ       first<>+448(SB), Z31, Z7
+	VAESENC      Z17, Z7, Z7
+	VPXORQ       one<>+0(SB), X31, X12
+	VAESENC      X17, X12, X12
+	VPXORQ       first<>+512(SB), Z31, Z31
+	VAESENC      Z17, Z31, Z31
+	VAESENC      Z18, Z0, Z0
+	LEAQ         -512(CX), R12
+	VAESENC      Z18, Z1, Z1
+	MOVQ         $-1, AX
+	VAESENC      Z18, Z2, Z2
+	BZHIQ        R12, AX, AX
+	VAESENC      Z18, Z3, Z3
+	KMOVQ        AX, K1
+	VAESENC      Z18, Z4, Z4
+	LEAQ         15(CX), AX
+	VAESENC      Z18, Z5, Z5
+	ANDQ         $-16, AX
+	VAESENC      Z18, Z6, Z6
+	LEAQ         624(R8), DX
+	VAESENC      Z18, Z7, Z7
+	SUBQ         AX, DX
+	VAESENC      Z18, Z31, Z31
+	MOVQ         DX, AX
+	VAESENC      X18, X12, X12
+	SUBQ         BX, AX
+	VAESENC      Z19, Z0, Z0
+	VAESENC      Z19, Z1, Z1
+	VMOVQ        R13, X14
+	VAESENC      Z19, Z2, Z2
+	VPINSRQ      $0x01, R11, X14, X14
+	VAESENC      Z19, Z3, Z3
+	VINSERTI32X4 $0x02, X14, Z13, Z13
+	VAESENC      Z19, Z4, Z4
+	VMOVDQU      (AX), Y15
+	VAESENC      Z19, Z5, Z5
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
+	VAESENC      Z19, Z6, Z6
+	VPCLMULQDQ   $0x01, Z15, Z13, Z9
+	VAESENC      Z19, Z7, Z7
+	VPCLMULQDQ   $0x10, Z15, Z13, Z14
+	VAESENC      Z19, Z31, Z31
+	VPCLMULQDQ   $0x00, Z15, Z13, Z8
+	VAESENC      X19, X12, X12
+	VPCLMULQDQ   $0x11, Z15, Z13, Z10
+	VAESENC      Z20, Z0, Z0
+	VPXORQ       Z14, Z9, Z9
+	VAESENC      Z20, Z1, Z1
+	VAESENC      Z20, Z2, Z2
+	VMOVDQU64    (SI), Z13
+	VAESENC      Z20, Z3, Z3
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z20, Z4, Z4
+	VMOVDQU64    (DX), Z14
+	VAESENC      Z20, Z5, Z5
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z20, Z6, Z6
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z20, Z7, Z7
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z20, Z31, Z31
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      X20, X12, X12
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z21, Z0, Z0
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z21, Z1, Z1
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z21, Z2, Z2
+	VAESENC      Z21, Z3, Z3
+	VMOVDQU64    64(SI), Z13
+	VAESENC      Z21, Z4, Z4
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z21, Z5, Z5
+	VMOVDQU64    64(DX), Z14
+	VAESENC      Z21, Z6, Z6
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z21, Z7, Z7
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z21, Z31, Z31
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      X21, X12, X12
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z22, Z0, Z0
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z22, Z1, Z1
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z22, Z2, Z2
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z22, Z3, Z3
+	VAESENC      Z22, Z4, Z4
+	VMOVDQU64    128(SI), Z13
+	VAESENC      Z22, Z5, Z5
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z22, Z6, Z6
+	VMOVDQU64    128(DX), Z14
+	VAESENC      Z22, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z22, Z31, Z31
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      X22, X12, X12
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z23, Z0, Z0
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z23, Z1, Z1
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z23, Z2, Z2
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z23, Z3, Z3
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z23, Z4, Z4
+	VAESENC      Z23, Z5, Z5
+	VMOVDQU64    192(SI), Z13
+	VAESENC      Z23, Z6, Z6
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z23, Z7, Z7
+	VMOVDQU64    192(DX), Z14
+	VAESENC      Z23, Z31, Z31
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      X23, X12, X12
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z24, Z0, Z0
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z24, Z1, Z1
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z24, Z2, Z2
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z24, Z3, Z3
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z24, Z4, Z4
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z24, Z5, Z5
+	VAESENC      Z24, Z6, Z6
+	VMOVDQU64    256(SI), Z13
+	VAESENC      Z24, Z7, Z7
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z24, Z31, Z31
+	VMOVDQU64    256(DX), Z14
+	VAESENC      X24, X12, X12
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z25, Z0, Z0
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z25, Z1, Z1
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z25, Z2, Z2
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z25, Z3, Z3
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z25, Z4, Z4
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z25, Z5, Z5
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z25, Z6, Z6
+	VAESENC      Z25, Z7, Z7
+	VMOVDQU64    320(SI), Z13
+	VAESENC      Z25, Z31, Z31
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      X25, X12, X12
+	VMOVDQU64    320(DX), Z14
+	VAESENC      Z26, Z0, Z0
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z26, Z1, Z1
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z26, Z2, Z2
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z26, Z3, Z3
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z26, Z4, Z4
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z26, Z5, Z5
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z26, Z6, Z6
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z26, Z7, Z7
+	VAESENC      Z26, Z31, Z31
+	VMOVDQU64    384(SI), Z13
+	VAESENC      X26, X12, X12
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z27, Z0, Z0
+	VMOVDQU64    384(DX), Z14
+	VAESENC      Z27, Z1, Z1
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z27, Z2, Z2
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z27, Z3, Z3
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z27, Z4, Z4
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z27, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z27, Z6, Z6
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z27, Z7, Z7
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z27, Z31, Z31
+	VAESENC      X27, X12, X12
+	VMOVDQU64    448(SI), Z13
+	VAESENC      Z28, Z0, Z0
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z28, Z1, Z1
+	VMOVDQU64    448(DX), Z14
+	VAESENC      Z28, Z2, Z2
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z28, Z3, Z3
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z28, Z4, Z4
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z28, Z5, Z5
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z28, Z6, Z6
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z28, Z7, Z7
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z28, Z31, Z31
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      X28, X12, X12
+	VAESENC      Z29, Z0, Z0
+	VMOVDQU8.Z   512(SI), K1, Z13
+	VAESENC      Z29, Z1, Z1
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z29, Z2, Z2
+	VMOVDQU64    512(DX), Z14
+	VAESENC      Z29, Z3, Z3
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z29, Z4, Z4
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z29, Z5, Z5
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z29, Z6, Z6
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z29, Z7, Z7
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z29, Z31, Z31
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      X29, X12, X12
+	VPXORQ       Z15, Z10, Z10
+	VAESENCLAST  X30, X12, X12
+	VPXORQ       (SI), Z30, Z16
+	VAESENCLAST  Z16, Z0, Z0
+	VMOVDQU64    Z0, (DI)
+	VPXORQ       64(SI), Z30, Z16
+	VAESENCLAST  Z16, Z1, Z1
+	VMOVDQU64    Z1, 64(DI)
+	VPXORQ       128(SI), Z30, Z16
+	VAESENCLAST  Z16, Z2, Z2
+	VMOVDQU64    Z2, 128(DI)
+	VPXORQ       192(SI), Z30, Z16
+	VAESENCLAST  Z16, Z3, Z3
+	VMOVDQU64    Z3, 192(DI)
+	VPXORQ       256(SI), Z30, Z16
+	VAESENCLAST  Z16, Z4, Z4
+	VMOVDQU64    Z4, 256(DI)
+	VPXORQ       320(SI), Z30, Z16
+	VAESENCLAST  Z16, Z5, Z5
+	VMOVDQU64    Z5, 320(DI)
+	VPXORQ       384(SI), Z30, Z16
+	VAESENCLAST  Z16, Z6, Z6
+	VMOVDQU64    Z6, 384(DI)
+	VPXORQ       448(SI), Z30, Z16
+	VAESENCLAST  Z16, Z7, Z7
+	VMOVDQU64    Z7, 448(DI)
+	VMOVDQU8.Z   512(SI), K1, Z16
+	VPXORQ       Z30, Z16, Z16
+	VAESENCLAST  Z16, Z31, Z31
+	VMOVDQU8     Z31, K1, 512(DI)
+	JMP          tag
+
+// func seal512Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 // Requires: AES, AVX, AVX2, AVX512BW, AVX512F, AVX512VL, BMI2, CMOV, VAES, VPCLMULQDQ
 TEXT ·seal512Rounds10(SB), NOSPLIT, $280-56
 	MOVQ nonce+32(FP), R9
@@ -6449,21 +7336,21 @@ TEXT ·seal512Rounds10(SB), NOSPLIT, $280-56
 	VMOVD           (R9), X12
 	VPINSRD         $0x01, 4(R9), X12, X12
 	VPINSRD         $0x02, 8(R9), X12, X12
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VPXORQ          X16, X12, X31
 	VSHUFI64X2      $0x00, Z31, Z31, Z31
 	VPXORQ          first<>+0(SB), Z31, Z0
 	VAESENC         Z17, Z0, Z0
-	VBROADCASTI32X4 608(R8), Z18
-	VBROADCASTI32X4 624(R8), Z19
-	VBROADCASTI32X4 640(R8), Z20
-	VBROADCASTI32X4 656(R8), Z21
-	VBROADCASTI32X4 672(R8), Z22
-	VBROADCASTI32X4 688(R8), Z23
-	VBROADCASTI32X4 704(R8), Z24
-	VBROADCASTI32X4 720(R8), Z25
-	VBROADCASTI32X4 736(R8), Z26
+	VBROADCASTI32X4 672(R8), Z18
+	VBROADCASTI32X4 688(R8), Z19
+	VBROADCASTI32X4 704(R8), Z20
+	VBROADCASTI32X4 720(R8), Z21
+	VBROADCASTI32X4 736(R8), Z22
+	VBROADCASTI32X4 752(R8), Z23
+	VBROADCASTI32X4 768(R8), Z24
+	VBROADCASTI32X4 784(R8), Z25
+	VBROADCASTI32X4 800(R8), Z26
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
@@ -6541,7 +7428,7 @@ aad_done:
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
 	VAESENC      Z20, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z3, Z3
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
@@ -6565,7 +7452,7 @@ aad_done:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z23, Z2, Z2
 	VAESENC      Z23, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X23, X12, X12
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -6727,7 +7614,7 @@ last_7:
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
 	VAESENC      Z20, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z3, Z3
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
@@ -6751,7 +7638,7 @@ last_7:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z23, Z2, Z2
 	VAESENC      Z23, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X23, X12, X12
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -6895,7 +7782,7 @@ last_6:
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
 	VAESENC      Z20, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z3, Z3
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
@@ -6919,7 +7806,7 @@ last_6:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z23, Z2, Z2
 	VAESENC      Z23, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X23, X12, X12
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -7043,7 +7930,7 @@ last_5:
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
 	VAESENC      Z20, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z3, Z3
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
@@ -7067,7 +7954,7 @@ last_5:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z23, Z2, Z2
 	VAESENC      Z23, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X23, X12, X12
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -7173,7 +8060,7 @@ last_4:
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
 	VAESENC      Z20, Z2, Z2
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z3, Z3
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
@@ -7197,7 +8084,7 @@ last_4:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z23, Z2, Z2
 	VAESENC      Z23, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X23, X12, X12
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
@@ -7280,7 +8167,7 @@ last_3:
 	VAESENC      Z20, Z0, Z0
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z2, Z2
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
@@ -7302,7 +8189,7 @@ last_3:
 	VMOVDQU      (AX), Y15
 	VAESENC      Z23, Z2, Z2
 	VAESENC      X23, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z24, Z1, Z1
@@ -7370,7 +8257,7 @@ last_2:
 	VAESENC      Z20, Z0, Z0
 	ANDQ         $-16, AX
 	VAESENC      Z20, Z1, Z1
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
 	VAESENC      Z21, Z0, Z0
@@ -7388,7 +8275,7 @@ last_2:
 	VAESENC      Z23, Z1, Z1
 	VMOVDQU      (AX), Y15
 	VAESENC      X23, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z24, Z0, Z0
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z24, Z1, Z1
@@ -7440,7 +8327,7 @@ last_1:
 	LEAQ         15(CX), AX
 	VAESENC      X20, X12, X12
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z21, Z0, Z0
 	SUBQ         AX, DX
 	VAESENC      X21, X12, X12
@@ -7455,7 +8342,7 @@ last_1:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      Z24, Z0, Z0
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X24, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z25, Z0, Z0
@@ -7486,7 +8373,7 @@ last_0:
 	LEAQ         15(CX), AX
 	VAESENC      X19, X12, X12
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
 	MOVQ         DX, AX
@@ -7499,7 +8386,7 @@ last_0:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      X24, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X25, X12, X12
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -7528,6 +8415,10 @@ tag:
 	RET
 
 long:
+	CMPQ    CX, $0x00000240
+	JBE     nine
+	CMPQ    CX, $0x00000300
+	JBE     half
 	VPXORQ  first<>+64(SB), Z31, Z1
 	VAESENC Z17, Z1, Z1
 	VPXORQ  first<>+128(SB), Z31, Z2
@@ -7547,7 +8438,7 @@ long:
 	MOVQ       R8, AX
 	SUBQ       BX, AX
 	XORL       BX, BX
-	VMOVDQU    64(AX), Y15
+	VMOVDQU    128(AX), Y15
 	VPCLMULQDQ $0x01, Z15, Z13, Z9
 	VPCLMULQDQ $0x10, Z15, Z13, Z14
 	VPCLMULQDQ $0x00, Z15, Z13, Z8
@@ -7606,9 +8497,9 @@ long:
 	VPSHUFB         Z11, Z2, Z2
 	VPSHUFB         Z11, Z3, Z3
 	VAESENC         Z18, Z4, Z4
-	VMOVDQU64       64(R8), Z14
+	VMOVDQU64       128(R8), Z14
 	VAESENC         Z18, Z5, Z5
-	VMOVDQU64       128(R8), Z15
+	VMOVDQU64       192(R8), Z15
 	VAESENC         Z18, Z6, Z6
 	VPCLMULQDQ      $0x00, Z14, Z0, Z16
 	VAESENC         Z18, Z7, Z7
@@ -7636,9 +8527,9 @@ long:
 	VPTERNLOGQ      $0x96, Z16, Z17, Z10
 	VAESENC         Z21, Z7, Z7
 	VAESENC         Z22, Z4, Z4
-	VMOVDQU64       192(R8), Z14
+	VMOVDQU64       256(R8), Z14
 	VAESENC         Z22, Z5, Z5
-	VMOVDQU64       256(R8), Z15
+	VMOVDQU64       320(R8), Z15
 	VAESENC         Z22, Z6, Z6
 	VPCLMULQDQ      $0x00, Z14, Z2, Z16
 	VAESENC         Z22, Z7, Z7
@@ -7684,8 +8575,8 @@ long:
 	ADDQ            $0x00000200, SI
 	ADDQ            $0x00000200, DI
 	SUBQ            $0x00000200, CX
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VSHUFI64X2      $0x00, Z12, Z12, Z31
 	VPXORQ          Z16, Z31, Z31
 
@@ -7702,9 +8593,9 @@ long:
 	VPXORQ          one<>+0(SB), X31, X12
 	VAESENC         X17, X12, X12
 	VAESENC         Z18, Z0, Z0
-	VMOVDQU64       320(R8), Z14
+	VMOVDQU64       384(R8), Z14
 	VAESENC         Z18, Z1, Z1
-	VMOVDQU64       384(R8), Z15
+	VMOVDQU64       448(R8), Z15
 	VAESENC         Z18, Z2, Z2
 	VPCLMULQDQ      $0x00, Z14, Z4, Z16
 	VAESENC         Z18, Z3, Z3
@@ -7731,9 +8622,9 @@ long:
 	VAESENC         X20, X12, X12
 	VPTERNLOGQ      $0x96, Z16, Z17, Z10
 	VAESENC         Z21, Z0, Z0
-	VMOVDQU64       448(R8), Z14
+	VMOVDQU64       512(R8), Z14
 	VAESENC         Z21, Z1, Z1
-	VMOVDQU64       512(R8), Z15
+	VMOVDQU64       576(R8), Z15
 	VAESENC         Z21, Z2, Z2
 	VPCLMULQDQ      $0x00, Z14, Z6, Z16
 	VAESENC         Z21, Z3, Z3
@@ -7782,7 +8673,7 @@ long:
 	VAESENCLAST     X26, X12, X12
 	CMPQ            CX, $0x00000100
 	JBE             begun
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 656(R8), Z17
 	VPXORQ          first<>+768(SB), Z31, Z4
 	VAESENC         Z17, Z4, Z4
 	VPXORQ          first<>+832(SB), Z31, Z5
@@ -7797,7 +8688,7 @@ bulk:
 	VPTERNLOGQ   $0x96, Z8, Z10, Z9
 	VPXOR        X13, X13, X13
 	VMOVDQU      X12, 256(SP)
-	MOVBLZX      591(R8), AX
+	MOVBLZX      655(R8), AX
 	SHLL         $0x18, AX
 	XORL         $0x00525252, AX
 	MOVL         AX, 272(SP)
@@ -7805,26 +8696,26 @@ bulk:
 	KMOVW        AX, K2
 	MOVL         $0x000000f0, AX
 	KMOVW        AX, K3
-	VMOVDQU64    64(R8), Z14
-	VMOVDQU64    128(R8), Z15
+	VMOVDQU64    128(R8), Z14
+	VMOVDQU64    192(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, (SP)
-	VMOVDQU64    192(R8), Z14
-	VMOVDQU64    256(R8), Z15
+	VMOVDQU64    256(R8), Z14
+	VMOVDQU64    320(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 64(SP)
-	VMOVDQU64    320(R8), Z14
-	VMOVDQU64    384(R8), Z15
+	VMOVDQU64    384(R8), Z14
+	VMOVDQU64    448(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 128(SP)
-	VMOVDQU64    448(R8), Z14
-	VMOVDQU64    512(R8), Z15
+	VMOVDQU64    512(R8), Z14
+	VMOVDQU64    576(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
@@ -7834,10 +8725,10 @@ bulk:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	MOVL         $0x00000022, R12
@@ -7944,15 +8835,15 @@ loop:
 	VAESENC       Z18, Z4, Z4
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z18, Z5, Z5
-	VPCLMULQDQ    $0x00, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 128(R8), Z13, Z15
 	VAESENC       Z18, Z6, Z6
-	VPCLMULQDQ    $0x00, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 192(R8), Z14, Z31
 	VAESENC       Z18, Z7, Z7
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z19, Z0, Z0
-	VPCLMULQDQ    $0x11, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 128(R8), Z13, Z15
 	VAESENC       Z19, Z1, Z1
-	VPCLMULQDQ    $0x11, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 192(R8), Z14, Z31
 	VAESENC       Z19, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z19, Z3, Z3
@@ -7976,15 +8867,15 @@ loop:
 	VAESENC       Z20, Z4, Z4
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z20, Z5, Z5
-	VPCLMULQDQ    $0x00, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 256(R8), Z13, Z15
 	VAESENC       Z20, Z6, Z6
-	VPCLMULQDQ    $0x00, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 320(R8), Z14, Z31
 	VAESENC       Z20, Z7, Z7
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z21, Z0, Z0
-	VPCLMULQDQ    $0x11, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 256(R8), Z13, Z15
 	VAESENC       Z21, Z1, Z1
-	VPCLMULQDQ    $0x11, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 320(R8), Z14, Z31
 	VAESENC       Z21, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z21, Z3, Z3
@@ -8007,15 +8898,15 @@ loop:
 	VAESENC       Z22, Z3, Z3
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z22, Z4, Z4
-	VPCLMULQDQ    $0x00, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 384(R8), Z13, Z15
 	VAESENC       Z22, Z5, Z5
-	VPCLMULQDQ    $0x00, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 448(R8), Z14, Z31
 	VAESENC       Z22, Z6, Z6
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z22, Z7, Z7
-	VPCLMULQDQ    $0x11, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 384(R8), Z13, Z15
 	VAESENC       Z23, Z0, Z0
-	VPCLMULQDQ    $0x11, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 448(R8), Z14, Z31
 	VAESENC       Z23, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z23, Z2, Z2
@@ -8039,15 +8930,15 @@ loop:
 	VAESENC       Z24, Z3, Z3
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z24, Z4, Z4
-	VPCLMULQDQ    $0x00, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 512(R8), Z13, Z15
 	VAESENC       Z24, Z5, Z5
-	VPCLMULQDQ    $0x00, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 576(R8), Z14, Z31
 	VAESENC       Z24, Z6, Z6
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z24, Z7, Z7
-	VPCLMULQDQ    $0x11, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 512(R8), Z13, Z15
 	VAESENC       Z25, Z0, Z0
-	VPCLMULQDQ    $0x11, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 576(R8), Z14, Z31
 	VAESENC       Z25, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z25, Z2, Z2
@@ -8139,8 +9030,8 @@ carried:
 	MOVL          $0x01000000, AX
 	VMOVDQU       256(SP), X12
 	VPINSRD       $0x03, AX, X12, X12
-	VPXOR         576(R8), X12, X12
-	VAESENC       592(R8), X12, X12
+	VPXOR         640(R8), X12, X12
+	VAESENC       656(R8), X12, X12
 	VAESENC       Z18, Z0, Z0
 	VMOVDQU64     -512(DI), Z14
 	VAESENC       Z18, Z1, Z1
@@ -8150,13 +9041,13 @@ carried:
 	VMOVDQU64     -448(DI), Z14
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z18, Z3, Z3
-	VPCLMULQDQ    $0x00, 64(R8), Z13, Z15
-	VPCLMULQDQ    $0x00, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 128(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 192(R8), Z14, Z31
 	VAESENC       X18, X12, X12
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
-	VPCLMULQDQ    $0x11, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 128(R8), Z13, Z15
 	VAESENC       Z19, Z0, Z0
-	VPCLMULQDQ    $0x11, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 192(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z19, Z1, Z1
 	VPUNPCKLQDQ   Z14, Z13, Z15
@@ -8174,14 +9065,14 @@ carried:
 	VMOVDQU64     -320(DI), Z14
 	VAESENC       Z20, Z1, Z1
 	VPSHUFB       Z11, Z14, Z14
-	VPCLMULQDQ    $0x00, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 256(R8), Z13, Z15
 	VAESENC       Z20, Z2, Z2
-	VPCLMULQDQ    $0x00, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 320(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z20, Z3, Z3
-	VPCLMULQDQ    $0x11, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 256(R8), Z13, Z15
 	VAESENC       X20, X12, X12
-	VPCLMULQDQ    $0x11, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 320(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z21, Z0, Z0
 	VPUNPCKLQDQ   Z14, Z13, Z15
@@ -8199,13 +9090,13 @@ carried:
 	VMOVDQU64     -192(DI), Z14
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z22, Z0, Z0
-	VPCLMULQDQ    $0x00, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 384(R8), Z13, Z15
 	VAESENC       Z22, Z1, Z1
-	VPCLMULQDQ    $0x00, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 448(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z22, Z2, Z2
-	VPCLMULQDQ    $0x11, 320(R8), Z13, Z15
-	VPCLMULQDQ    $0x11, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 384(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 448(R8), Z14, Z31
 	VAESENC       Z22, Z3, Z3
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VPUNPCKLQDQ   Z14, Z13, Z15
@@ -8224,13 +9115,13 @@ carried:
 	VMOVDQU64     -64(DI), Z14
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       X23, X12, X12
-	VPCLMULQDQ    $0x00, 448(R8), Z13, Z15
-	VPCLMULQDQ    $0x00, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 512(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 576(R8), Z14, Z31
 	VAESENC       Z24, Z0, Z0
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
-	VPCLMULQDQ    $0x11, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 512(R8), Z13, Z15
 	VAESENC       Z24, Z1, Z1
-	VPCLMULQDQ    $0x11, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 576(R8), Z14, Z31
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z24, Z2, Z2
 	VPUNPCKLQDQ   Z14, Z13, Z15
@@ -8309,7 +9200,7 @@ begun:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z4, Z4
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z19, Z5, Z5
 	SUBQ         AX, DX
 	MOVQ         DX, AX
@@ -8322,7 +9213,7 @@ begun:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VAESENC      Z20, Z5, Z5
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z20, Z6, Z6
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z7, Z7
@@ -8453,7 +9344,7 @@ begun_7:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z4, Z4
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	VAESENC      Z19, Z5, Z5
 	MOVQ         DX, AX
@@ -8465,7 +9356,7 @@ begun_7:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      Z20, Z5, Z5
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z6, Z6
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -8579,7 +9470,7 @@ begun_6:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z4, Z4
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	VAESENC      Z19, Z5, Z5
@@ -8589,7 +9480,7 @@ begun_6:
 	VAESENC      Z20, Z4, Z4
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z20, Z5, Z5
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -8685,7 +9576,7 @@ begun_5:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z4, Z4
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -8694,7 +9585,7 @@ begun_5:
 	VAESENC      Z20, Z4, Z4
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -8756,7 +9647,7 @@ begun_4:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -8764,7 +9655,7 @@ begun_4:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -8825,7 +9716,7 @@ begun_3:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -8833,7 +9724,7 @@ begun_3:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -8884,7 +9775,7 @@ begun_2:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -8892,7 +9783,7 @@ begun_2:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -8931,7 +9822,7 @@ begun_1:
 	KMOVQ        AX, K1
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	MOVQ         DX, AX
 	SUBQ         BX, AX
@@ -8939,7 +9830,7 @@ begun_1:
 	VPINSRQ      $0x01, R11, X14, X14
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
 	VPCLMULQDQ   $0x00, Z15, Z13, Z8
@@ -8968,10 +9859,10 @@ carry:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	VPXORQ       Z17, Z15, Z15
@@ -9001,7 +9892,7 @@ aad_loop:
 	SUBQ          AX, R12
 	ADDQ          $0x0f, AX
 	ANDQ          $-16, AX
-	LEAQ          576(R8), DX
+	LEAQ          640(R8), DX
 	SUBQ          AX, DX
 	VMOVDQU64     (DX), Z15
 	VPSHUFB       Z11, Z14, Z14
@@ -9026,7 +9917,411 @@ aad_loop:
 	XORL          BX, BX
 	JMP           aad_done
 
-// func open512Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+half:
+	// Half a group and a last one, of which more than half is text: with a whole group
+	// in front more would be encrypted than there is.
+	VMOVDQA64 Z0, Z4
+	VPXORQ    first<>+64(SB), Z31, Z5
+	VAESENC   Z17, Z5, Z5
+	VPXORQ    first<>+128(SB), Z31, Z6
+	VAESENC   Z17, Z6, Z6
+	VPXORQ    first<>+192(SB), Z31, Z7
+	VAESENC   Z17, Z7, Z7
+
+	// Associated data: a product of its own, reduced with the first group's.
+	MOVQ            R8, AX
+	SUBQ            BX, AX
+	XORL            BX, BX
+	VMOVDQU         384(AX), Y15
+	VPCLMULQDQ      $0x01, Z15, Z13, Z9
+	VPCLMULQDQ      $0x10, Z15, Z13, Z14
+	VPCLMULQDQ      $0x00, Z15, Z13, Z8
+	VPCLMULQDQ      $0x11, Z15, Z13, Z10
+	VPXORQ          Z14, Z9, Z9
+	VAESENC         Z18, Z4, Z4
+	VAESENC         Z18, Z5, Z5
+	VAESENC         Z18, Z6, Z6
+	VAESENC         Z18, Z7, Z7
+	VAESENC         Z19, Z4, Z4
+	VAESENC         Z19, Z5, Z5
+	VAESENC         Z19, Z6, Z6
+	VAESENC         Z19, Z7, Z7
+	VAESENC         Z20, Z4, Z4
+	VAESENC         Z20, Z5, Z5
+	VAESENC         Z20, Z6, Z6
+	VAESENC         Z20, Z7, Z7
+	VAESENC         Z21, Z4, Z4
+	VAESENC         Z21, Z5, Z5
+	VAESENC         Z21, Z6, Z6
+	VAESENC         Z21, Z7, Z7
+	VAESENC         Z22, Z4, Z4
+	VAESENC         Z22, Z5, Z5
+	VAESENC         Z22, Z6, Z6
+	VAESENC         Z22, Z7, Z7
+	VAESENC         Z23, Z4, Z4
+	VAESENC         Z23, Z5, Z5
+	VAESENC         Z23, Z6, Z6
+	VAESENC         Z23, Z7, Z7
+	VAESENC         Z24, Z4, Z4
+	VAESENC         Z24, Z5, Z5
+	VAESENC         Z24, Z6, Z6
+	VAESENC         Z24, Z7, Z7
+	VAESENC         Z25, Z4, Z4
+	VAESENC         Z25, Z5, Z5
+	VAESENC         Z25, Z6, Z6
+	VAESENC         Z25, Z7, Z7
+	VPXORQ          (SI), Z26, Z31
+	VAESENCLAST     Z31, Z4, Z4
+	VMOVDQU64       Z4, (DI)
+	VPXORQ          64(SI), Z26, Z31
+	VAESENCLAST     Z31, Z5, Z5
+	VMOVDQU64       Z5, 64(DI)
+	VPXORQ          128(SI), Z26, Z31
+	VAESENCLAST     Z31, Z6, Z6
+	VMOVDQU64       Z6, 128(DI)
+	VPXORQ          192(SI), Z26, Z31
+	VAESENCLAST     Z31, Z7, Z7
+	VMOVDQU64       Z7, 192(DI)
+	VPSHUFB         Z11, Z4, Z4
+	VPSHUFB         Z11, Z5, Z5
+	VPSHUFB         Z11, Z6, Z6
+	VPSHUFB         Z11, Z7, Z7
+	ADDQ            $0x00000100, SI
+	ADDQ            $0x00000100, DI
+	SUBQ            $0x00000100, CX
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
+	VSHUFI64X2      $0x00, Z12, Z12, Z31
+	VPXORQ          Z16, Z31, Z31
+
+	// Half of the group is left to be hashed, while as much of the last one is encrypted,
+	// be there text for it or not.
+	VPXORQ          first<>+256(SB), Z31, Z0
+	VAESENC         Z17, Z0, Z0
+	VPXORQ          first<>+320(SB), Z31, Z1
+	VAESENC         Z17, Z1, Z1
+	VPXORQ          first<>+384(SB), Z31, Z2
+	VAESENC         Z17, Z2, Z2
+	VPXORQ          first<>+448(SB), Z31, Z3
+	VAESENC         Z17, Z3, Z3
+	VPXORQ          one<>+0(SB), X31, X12
+	VAESENC         X17, X12, X12
+	VAESENC         Z18, Z0, Z0
+	VMOVDQU64       384(R8), Z14
+	VAESENC         Z18, Z1, Z1
+	VMOVDQU64       448(R8), Z15
+	VAESENC         Z18, Z2, Z2
+	VPCLMULQDQ      $0x00, Z14, Z4, Z16
+	VAESENC         Z18, Z3, Z3
+	VPCLMULQDQ      $0x00, Z15, Z5, Z17
+	VAESENC         X18, X12, X12
+	VPTERNLOGQ      $0x96, Z16, Z17, Z8
+	VAESENC         Z19, Z0, Z0
+	VPCLMULQDQ      $0x01, Z14, Z4, Z16
+	VAESENC         Z19, Z1, Z1
+	VPCLMULQDQ      $0x10, Z14, Z4, Z17
+	VAESENC         Z19, Z2, Z2
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         Z19, Z3, Z3
+	VPCLMULQDQ      $0x01, Z15, Z5, Z16
+	VAESENC         X19, X12, X12
+	VPCLMULQDQ      $0x10, Z15, Z5, Z17
+	VAESENC         Z20, Z0, Z0
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         Z20, Z1, Z1
+	VPCLMULQDQ      $0x11, Z14, Z4, Z16
+	VAESENC         Z20, Z2, Z2
+	VPCLMULQDQ      $0x11, Z15, Z5, Z17
+	VAESENC         Z20, Z3, Z3
+	VAESENC         X20, X12, X12
+	VPTERNLOGQ      $0x96, Z16, Z17, Z10
+	VAESENC         Z21, Z0, Z0
+	VMOVDQU64       512(R8), Z14
+	VAESENC         Z21, Z1, Z1
+	VMOVDQU64       576(R8), Z15
+	VAESENC         Z21, Z2, Z2
+	VPCLMULQDQ      $0x00, Z14, Z6, Z16
+	VAESENC         Z21, Z3, Z3
+	VPCLMULQDQ      $0x00, Z15, Z7, Z17
+	VAESENC         X21, X12, X12
+	VPTERNLOGQ      $0x96, Z16, Z17, Z8
+	VAESENC         Z22, Z0, Z0
+	VPCLMULQDQ      $0x01, Z14, Z6, Z16
+	VAESENC         Z22, Z1, Z1
+	VPCLMULQDQ      $0x10, Z14, Z6, Z17
+	VAESENC         Z22, Z2, Z2
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         Z22, Z3, Z3
+	VPCLMULQDQ      $0x01, Z15, Z7, Z16
+	VAESENC         X22, X12, X12
+	VPCLMULQDQ      $0x10, Z15, Z7, Z17
+	VAESENC         Z23, Z0, Z0
+	VPTERNLOGQ      $0x96, Z16, Z17, Z9
+	VAESENC         Z23, Z1, Z1
+	VPCLMULQDQ      $0x11, Z14, Z6, Z16
+	VAESENC         Z23, Z2, Z2
+	VAESENC         Z23, Z3, Z3
+	VPCLMULQDQ      $0x11, Z15, Z7, Z17
+	VAESENC         X23, X12, X12
+	VPTERNLOGQ      $0x96, Z16, Z17, Z10
+	VAESENC         Z24, Z0, Z0
+	VPCLMULQDQ      $0x10, poly<>+0(SB), Z8, Z14
+	VAESENC         Z24, Z1, Z1
+	VPSHUFD         $0x4e, Z8, Z8
+	VAESENC         Z24, Z2, Z2
+	VPTERNLOGQ      $0x96, Z14, Z8, Z9
+	VAESENC         Z24, Z3, Z3
+	VPCLMULQDQ      $0x10, poly<>+0(SB), Z9, Z14
+	VAESENC         X24, X12, X12
+	VPSHUFD         $0x4e, Z9, Z9
+	VAESENC         Z25, Z0, Z0
+	VPTERNLOGQ      $0x96, Z14, Z9, Z10
+	VAESENC         Z25, Z1, Z1
+	VEXTRACTI64X4   $0x01, Z10, Y14
+	VAESENC         Z25, Z2, Z2
+	VPXOR           Y10, Y14, Y14
+	VAESENC         Z25, Z3, Z3
+	VEXTRACTI128    $0x01, Y14, X13
+	VAESENC         X25, X12, X12
+	VPXOR           X14, X13, X13
+	VAESENCLAST     X26, X12, X12
+	VBROADCASTI32X4 656(R8), Z17
+	VPXORQ          first<>+512(SB), Z31, Z4
+	VAESENC         Z17, Z4, Z4
+	VPXORQ          first<>+576(SB), Z31, Z5
+	VAESENC         Z17, Z5, Z5
+	VPXORQ          first<>+640(SB), Z31, Z6
+	VAESENC         Z17, Z6, Z6
+	VPXORQ          first<>+704(SB), Z31, Z7
+	VAESENC         Z17, Z7, Z7
+	JMP             begun
+
+nine:
+	// A vector more than a group, hashed in one go like a short message.
+	VPXORQ       first<>+64(SB), Z31, Z1
+	VAESENC      Z17, Z1, Z1
+	VPXORQ       first<>+128(SB), Z31, Z2
+	VAESENC      Z17, Z2, Z2
+	VPXORQ       first<>+192(SB), Z31, Z3
+	VAESENC      Z17, Z3, Z3
+	VPXORQ       first<>+256(SB), Z31, Z4
+	VAESENC      Z17, Z4, Z4
+	VPXORQ       first<>+320(SB), Z31, Z5
+	VAESENC      Z17, Z5, Z5
+	VPXORQ       first<>+384(SB), Z31, Z6
+	VAESENC      Z17, Z6, Z6
+	VPXORQ       first<>+448(SB), Z31, Z7
+	VAESENC      Z17, Z7, Z7
+	VPXORQ       one<>+0(SB), X31, X12
+	VAESENC      X17, X12, X12
+	VPXORQ       first<>+512(SB), Z31, Z31
+	VAESENC      Z17, Z31, Z31
+	VAESENC      Z18, Z0, Z0
+	LEAQ         -512(CX), R12
+	VAESENC      Z18, Z1, Z1
+	VAESENC      Z18, Z2, Z2
+	MOVQ         $-1, AX
+	VAESENC      Z18, Z3, Z3
+	VAESENC      Z18, Z4, Z4
+	BZHIQ        R12, AX, AX
+	VAESENC      X18, X12, X12
+	VAESENC      Z19, Z0, Z0
+	VAESENC      Z19, Z1, Z1
+	KMOVQ        AX, K1
+	VAESENC      Z19, Z2, Z2
+	VAESENC      Z19, Z3, Z3
+	LEAQ         15(CX), AX
+	VAESENC      Z19, Z4, Z4
+	VAESENC      X19, X12, X12
+	VAESENC      Z20, Z0, Z0
+	ANDQ         $-16, AX
+	VAESENC      Z20, Z1, Z1
+	VAESENC      Z20, Z2, Z2
+	LEAQ         624(R8), DX
+	VAESENC      Z20, Z3, Z3
+	VAESENC      Z20, Z4, Z4
+	VAESENC      X20, X12, X12
+	SUBQ         AX, DX
+	VAESENC      Z21, Z0, Z0
+	VAESENC      Z21, Z1, Z1
+	MOVQ         DX, AX
+	VAESENC      Z21, Z2, Z2
+	VAESENC      Z21, Z3, Z3
+	VAESENC      Z21, Z4, Z4
+	SUBQ         BX, AX
+	VAESENC      X21, X12, X12
+	VAESENC      Z22, Z0, Z0
+	VMOVQ        R13, X14
+	VAESENC      Z22, Z1, Z1
+	VAESENC      Z22, Z2, Z2
+	VPINSRQ      $0x01, R11, X14, X14
+	VAESENC      Z22, Z3, Z3
+	VAESENC      Z22, Z4, Z4
+	VAESENC      X22, X12, X12
+	VINSERTI32X4 $0x02, X14, Z13, Z13
+	VAESENC      Z23, Z0, Z0
+	VAESENC      Z23, Z1, Z1
+	VMOVDQU      (AX), Y15
+	VAESENC      Z23, Z2, Z2
+	VAESENC      Z23, Z3, Z3
+	VAESENC      Z23, Z4, Z4
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
+	VAESENC      X23, X12, X12
+	VAESENC      Z24, Z0, Z0
+	VPCLMULQDQ   $0x01, Z15, Z13, Z9
+	VAESENC      Z24, Z1, Z1
+	VAESENC      Z24, Z2, Z2
+	VAESENC      Z24, Z3, Z3
+	VPCLMULQDQ   $0x10, Z15, Z13, Z14
+	VAESENC      Z24, Z4, Z4
+	VAESENC      X24, X12, X12
+	VPCLMULQDQ   $0x00, Z15, Z13, Z8
+	VAESENC      Z25, Z0, Z0
+	VAESENC      Z25, Z1, Z1
+	VAESENC      Z25, Z2, Z2
+	VPCLMULQDQ   $0x11, Z15, Z13, Z10
+	VAESENC      Z25, Z3, Z3
+	VAESENC      Z25, Z4, Z4
+	VPXORQ       Z14, Z9, Z9
+	VAESENC      X25, X12, X12
+	VAESENCLAST  X26, X12, X12
+	VPXORQ       (SI), Z26, Z16
+	VAESENCLAST  Z16, Z0, Z0
+	VMOVDQU64    Z0, (DI)
+	VPXORQ       64(SI), Z26, Z16
+	VAESENCLAST  Z16, Z1, Z1
+	VMOVDQU64    Z1, 64(DI)
+	VPXORQ       128(SI), Z26, Z16
+	VAESENCLAST  Z16, Z2, Z2
+	VMOVDQU64    Z2, 128(DI)
+	VPXORQ       192(SI), Z26, Z16
+	VAESENCLAST  Z16, Z3, Z3
+	VMOVDQU64    Z3, 192(DI)
+	VPXORQ       256(SI), Z26, Z16
+	VAESENCLAST  Z16, Z4, Z4
+	VMOVDQU64    Z4, 256(DI)
+	VPSHUFB      Z11, Z0, Z0
+	VPSHUFB      Z11, Z1, Z1
+	VPSHUFB      Z11, Z2, Z2
+	VPSHUFB      Z11, Z3, Z3
+	VPSHUFB      Z11, Z4, Z4
+	VAESENC      Z18, Z5, Z5
+	VMOVDQU64    (DX), Z14
+	VAESENC      Z18, Z6, Z6
+	VMOVDQU64    64(DX), Z15
+	VAESENC      Z18, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z0, Z16
+	VAESENC      Z18, Z31, Z31
+	VPCLMULQDQ   $0x00, Z15, Z1, Z17
+	VAESENC      Z19, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VAESENC      Z19, Z6, Z6
+	VPCLMULQDQ   $0x01, Z14, Z0, Z16
+	VAESENC      Z19, Z7, Z7
+	VPCLMULQDQ   $0x10, Z14, Z0, Z17
+	VAESENC      Z19, Z31, Z31
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x01, Z15, Z1, Z16
+	VAESENC      Z20, Z5, Z5
+	VPCLMULQDQ   $0x10, Z15, Z1, Z17
+	VAESENC      Z20, Z6, Z6
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z20, Z7, Z7
+	VPCLMULQDQ   $0x11, Z14, Z0, Z16
+	VAESENC      Z20, Z31, Z31
+	VPCLMULQDQ   $0x11, Z15, Z1, Z17
+	VAESENC      Z21, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	VAESENC      Z21, Z6, Z6
+	VMOVDQU64    128(DX), Z14
+	VAESENC      Z21, Z7, Z7
+	VMOVDQU64    192(DX), Z15
+	VAESENC      Z21, Z31, Z31
+	VPCLMULQDQ   $0x00, Z14, Z2, Z16
+	VPCLMULQDQ   $0x00, Z15, Z3, Z17
+	VAESENC      Z22, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VAESENC      Z22, Z6, Z6
+	VPCLMULQDQ   $0x01, Z14, Z2, Z16
+	VAESENC      Z22, Z7, Z7
+	VPCLMULQDQ   $0x10, Z14, Z2, Z17
+	VAESENC      Z22, Z31, Z31
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z23, Z5, Z5
+	VPCLMULQDQ   $0x01, Z15, Z3, Z16
+	VAESENC      Z23, Z6, Z6
+	VPCLMULQDQ   $0x10, Z15, Z3, Z17
+	VAESENC      Z23, Z7, Z7
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z23, Z31, Z31
+	VPCLMULQDQ   $0x11, Z14, Z2, Z16
+	VPCLMULQDQ   $0x11, Z15, Z3, Z17
+	VAESENC      Z24, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	VAESENC      Z24, Z6, Z6
+	VMOVDQU64    256(DX), Z14
+	VAESENC      Z24, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z4, Z15
+	VAESENC      Z24, Z31, Z31
+	VPCLMULQDQ   $0x01, Z14, Z4, Z16
+	VAESENC      Z25, Z5, Z5
+	VPCLMULQDQ   $0x10, Z14, Z4, Z17
+	VAESENC      Z25, Z6, Z6
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z25, Z7, Z7
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z25, Z31, Z31
+	VPCLMULQDQ   $0x11, Z14, Z4, Z15
+	VPXORQ       Z15, Z10, Z10
+	VPXORQ       320(SI), Z26, Z16
+	VAESENCLAST  Z16, Z5, Z5
+	VMOVDQU64    Z5, 320(DI)
+	VPXORQ       384(SI), Z26, Z16
+	VAESENCLAST  Z16, Z6, Z6
+	VMOVDQU64    Z6, 384(DI)
+	VPXORQ       448(SI), Z26, Z16
+	VAESENCLAST  Z16, Z7, Z7
+	VMOVDQU64    Z7, 448(DI)
+	VMOVDQU8.Z   512(SI), K1, Z16
+	VPXORQ       Z26, Z16, Z16
+	VAESENCLAST  Z16, Z31, Z31
+	VMOVDQU8     Z31, K1, 512(DI)
+	VMOVDQU8.Z   Z31, K1, Z31
+	VPSHUFB      Z11, Z5, Z5
+	VPSHUFB      Z11, Z6, Z6
+	VPSHUFB      Z11, Z7, Z7
+	VPSHUFB      Z11, Z31, Z31
+	VMOVDQU64    320(DX), Z14
+	VMOVDQU64    384(DX), Z15
+	VPCLMULQDQ   $0x00, Z14, Z5, Z16
+	VPCLMULQDQ   $0x00, Z15, Z6, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VPCLMULQDQ   $0x01, Z14, Z5, Z16
+	VPCLMULQDQ   $0x10, Z14, Z5, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x01, Z15, Z6, Z16
+	VPCLMULQDQ   $0x10, Z15, Z6, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x11, Z14, Z5, Z16
+	VPCLMULQDQ   $0x11, Z15, Z6, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	VMOVDQU64    448(DX), Z14
+	VMOVDQU64    512(DX), Z15
+	VPCLMULQDQ   $0x00, Z14, Z7, Z16
+	VPCLMULQDQ   $0x00, Z15, Z31, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z8
+	VPCLMULQDQ   $0x01, Z14, Z7, Z16
+	VPCLMULQDQ   $0x10, Z14, Z7, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x01, Z15, Z31, Z16
+	VPCLMULQDQ   $0x10, Z15, Z31, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x11, Z14, Z7, Z16
+	VPCLMULQDQ   $0x11, Z15, Z31, Z17
+	VPTERNLOGQ   $0x96, Z16, Z17, Z10
+	JMP          tag
+
+// func open512Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 // Requires: AES, AVX, AVX2, AVX512BW, AVX512F, AVX512VL, BMI2, CMOV, VAES, VPCLMULQDQ
 TEXT ·open512Rounds10(SB), NOSPLIT, $280-57
 	MOVQ nonce+32(FP), R9
@@ -9041,21 +10336,21 @@ TEXT ·open512Rounds10(SB), NOSPLIT, $280-57
 	VMOVD           (R9), X12
 	VPINSRD         $0x01, 4(R9), X12, X12
 	VPINSRD         $0x02, 8(R9), X12, X12
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VPXORQ          X16, X12, X31
 	VSHUFI64X2      $0x00, Z31, Z31, Z31
 	VPXORQ          first<>+0(SB), Z31, Z0
 	VAESENC         Z17, Z0, Z0
-	VBROADCASTI32X4 608(R8), Z18
-	VBROADCASTI32X4 624(R8), Z19
-	VBROADCASTI32X4 640(R8), Z20
-	VBROADCASTI32X4 656(R8), Z21
-	VBROADCASTI32X4 672(R8), Z22
-	VBROADCASTI32X4 688(R8), Z23
-	VBROADCASTI32X4 704(R8), Z24
-	VBROADCASTI32X4 720(R8), Z25
-	VBROADCASTI32X4 736(R8), Z26
+	VBROADCASTI32X4 672(R8), Z18
+	VBROADCASTI32X4 688(R8), Z19
+	VBROADCASTI32X4 704(R8), Z20
+	VBROADCASTI32X4 720(R8), Z21
+	VBROADCASTI32X4 736(R8), Z22
+	VBROADCASTI32X4 752(R8), Z23
+	VBROADCASTI32X4 768(R8), Z24
+	VBROADCASTI32X4 784(R8), Z25
+	VBROADCASTI32X4 800(R8), Z26
 	VMOVDQU64       reverse<>+0(SB), Z11
 	CMPQ            R11, $0x20
 	JA              aad_long
@@ -9129,7 +10424,7 @@ last_8:
 	VAESENC      Z18, Z4, Z4
 	ANDQ         $-16, AX
 	VAESENC      Z18, Z5, Z5
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z18, Z6, Z6
 	SUBQ         AX, DX
 	VAESENC      Z18, Z7, Z7
@@ -9143,7 +10438,7 @@ last_8:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VAESENC      Z19, Z2, Z2
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z19, Z3, Z3
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z19, Z4, Z4
@@ -9322,7 +10617,7 @@ last_7:
 	VAESENC      Z18, Z4, Z4
 	ANDQ         $-16, AX
 	VAESENC      Z18, Z5, Z5
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z18, Z6, Z6
 	SUBQ         AX, DX
 	MOVQ         DX, AX
@@ -9336,7 +10631,7 @@ last_7:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      Z19, Z3, Z3
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z19, Z4, Z4
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z19, Z5, Z5
@@ -9496,7 +10791,7 @@ last_6:
 	VAESENC      Z18, Z4, Z4
 	ANDQ         $-16, AX
 	VAESENC      Z18, Z5, Z5
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X18, X12, X12
 	SUBQ         AX, DX
 	MOVQ         DX, AX
@@ -9510,7 +10805,7 @@ last_6:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      Z19, Z4, Z4
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z19, Z5, Z5
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X19, X12, X12
@@ -9649,7 +10944,7 @@ last_5:
 	VAESENC      Z18, Z4, Z4
 	ANDQ         $-16, AX
 	VAESENC      X18, X12, X12
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	VAESENC      Z19, Z0, Z0
 	MOVQ         DX, AX
@@ -9663,7 +10958,7 @@ last_5:
 	VAESENC      Z19, Z4, Z4
 	VMOVDQU      (AX), Y15
 	VAESENC      X19, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z0, Z0
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -9783,7 +11078,7 @@ last_4:
 	VAESENC      X18, X12, X12
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z0, Z0
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	SUBQ         AX, DX
 	VAESENC      Z19, Z1, Z1
 	MOVQ         DX, AX
@@ -9796,7 +11091,7 @@ last_4:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VAESENC      Z20, Z0, Z0
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z20, Z1, Z1
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      Z20, Z2, Z2
@@ -9895,7 +11190,7 @@ last_3:
 	LEAQ         15(CX), AX
 	VAESENC      Z19, Z0, Z0
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z19, Z1, Z1
 	SUBQ         AX, DX
 	VAESENC      Z19, Z2, Z2
@@ -9909,7 +11204,7 @@ last_3:
 	VAESENC      Z20, Z1, Z1
 	VMOVDQU      (AX), Y15
 	VAESENC      Z20, Z2, Z2
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X20, X12, X12
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -9989,7 +11284,7 @@ last_2:
 	LEAQ         15(CX), AX
 	ANDQ         $-16, AX
 	VAESENC      Z19, Z1, Z1
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X19, X12, X12
 	SUBQ         AX, DX
 	MOVQ         DX, AX
@@ -10002,7 +11297,7 @@ last_2:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VAESENC      Z21, Z0, Z0
 	VMOVDQU      (AX), Y15
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      Z21, Z1, Z1
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X21, X12, X12
@@ -10061,7 +11356,7 @@ last_1:
 	LEAQ         15(CX), AX
 	VAESENC      X19, X12, X12
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      Z20, Z0, Z0
 	SUBQ         AX, DX
 	VAESENC      X20, X12, X12
@@ -10074,7 +11369,7 @@ last_1:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      Z22, Z0, Z0
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VAESENC      X22, X12, X12
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -10109,7 +11404,7 @@ last_0:
 	LEAQ         15(CX), AX
 	VAESENC      X19, X12, X12
 	ANDQ         $-16, AX
-	LEAQ         560(R8), DX
+	LEAQ         624(R8), DX
 	VAESENC      X20, X12, X12
 	SUBQ         AX, DX
 	MOVQ         DX, AX
@@ -10122,7 +11417,7 @@ last_0:
 	VINSERTI32X4 $0x02, X14, Z13, Z13
 	VMOVDQU      (AX), Y15
 	VAESENC      X24, X12, X12
-	VINSERTI32X4 $0x02, 560(R8), Z15, Z15
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
 	VPCLMULQDQ   $0x01, Z15, Z13, Z9
 	VAESENC      X25, X12, X12
 	VPCLMULQDQ   $0x10, Z15, Z13, Z14
@@ -10153,6 +11448,8 @@ tag:
 	RET
 
 long:
+	CMPQ    CX, $0x00000240
+	JBE     nine
 	VPXORQ  first<>+64(SB), Z31, Z1
 	VAESENC Z17, Z1, Z1
 	VPXORQ  first<>+128(SB), Z31, Z2
@@ -10172,7 +11469,7 @@ long:
 	MOVQ       R8, AX
 	SUBQ       BX, AX
 	XORL       BX, BX
-	VMOVDQU    64(AX), Y15
+	VMOVDQU    128(AX), Y15
 	VPCLMULQDQ $0x01, Z15, Z13, Z9
 	VPCLMULQDQ $0x10, Z15, Z13, Z14
 	VPCLMULQDQ $0x00, Z15, Z13, Z8
@@ -10187,13 +11484,13 @@ long:
 	VAESENC         Z18, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z18, Z2, Z2
-	VMOVDQU64       64(R8), Z14
+	VMOVDQU64       128(R8), Z14
 	VAESENC         Z18, Z3, Z3
 	VMOVDQU64       64(SI), Z31
 	VAESENC         Z18, Z4, Z4
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z18, Z5, Z5
-	VMOVDQU64       128(R8), Z15
+	VMOVDQU64       192(R8), Z15
 	VAESENC         Z18, Z6, Z6
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
 	VAESENC         Z18, Z7, Z7
@@ -10221,13 +11518,13 @@ long:
 	VAESENC         Z20, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z20, Z2, Z2
-	VMOVDQU64       192(R8), Z14
+	VMOVDQU64       256(R8), Z14
 	VAESENC         Z20, Z3, Z3
 	VMOVDQU64       192(SI), Z31
 	VAESENC         Z20, Z4, Z4
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z20, Z5, Z5
-	VMOVDQU64       256(R8), Z15
+	VMOVDQU64       320(R8), Z15
 	VAESENC         Z20, Z6, Z6
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
 	VAESENC         Z20, Z7, Z7
@@ -10255,13 +11552,13 @@ long:
 	VAESENC         Z22, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z22, Z2, Z2
-	VMOVDQU64       320(R8), Z14
+	VMOVDQU64       384(R8), Z14
 	VAESENC         Z22, Z3, Z3
 	VMOVDQU64       320(SI), Z31
 	VAESENC         Z22, Z4, Z4
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z22, Z5, Z5
-	VMOVDQU64       384(R8), Z15
+	VMOVDQU64       448(R8), Z15
 	VAESENC         Z22, Z6, Z6
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
 	VAESENC         Z22, Z7, Z7
@@ -10289,13 +11586,13 @@ long:
 	VAESENC         Z24, Z1, Z1
 	VPSHUFB         Z11, Z13, Z13
 	VAESENC         Z24, Z2, Z2
-	VMOVDQU64       448(R8), Z14
+	VMOVDQU64       512(R8), Z14
 	VAESENC         Z24, Z3, Z3
 	VMOVDQU64       448(SI), Z31
 	VAESENC         Z24, Z4, Z4
 	VPSHUFB         Z11, Z31, Z31
 	VAESENC         Z24, Z5, Z5
-	VMOVDQU64       512(R8), Z15
+	VMOVDQU64       576(R8), Z15
 	VAESENC         Z24, Z6, Z6
 	VPCLMULQDQ      $0x00, Z14, Z13, Z16
 	VAESENC         Z24, Z7, Z7
@@ -10345,8 +11642,8 @@ long:
 	ADDQ            $0x00000200, SI
 	ADDQ            $0x00000200, DI
 	SUBQ            $0x00000200, CX
-	VBROADCASTI32X4 576(R8), Z16
-	VBROADCASTI32X4 592(R8), Z17
+	VBROADCASTI32X4 640(R8), Z16
+	VBROADCASTI32X4 656(R8), Z17
 	VSHUFI64X2      $0x00, Z12, Z12, Z31
 	VPXORQ          Z16, Z31, Z31
 	VPCLMULQDQ      $0x10, poly<>+0(SB), Z8, Z14
@@ -10368,7 +11665,7 @@ bulk:
 	VPTERNLOGQ   $0x96, Z8, Z10, Z9
 	VPXOR        X13, X13, X13
 	VMOVDQU      X12, 256(SP)
-	MOVBLZX      591(R8), AX
+	MOVBLZX      655(R8), AX
 	SHLL         $0x18, AX
 	XORL         $0x00525252, AX
 	MOVL         AX, 272(SP)
@@ -10376,26 +11673,26 @@ bulk:
 	KMOVW        AX, K2
 	MOVL         $0x000000f0, AX
 	KMOVW        AX, K3
-	VMOVDQU64    64(R8), Z14
-	VMOVDQU64    128(R8), Z15
+	VMOVDQU64    128(R8), Z14
+	VMOVDQU64    192(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, (SP)
-	VMOVDQU64    192(R8), Z14
-	VMOVDQU64    256(R8), Z15
+	VMOVDQU64    256(R8), Z14
+	VMOVDQU64    320(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 64(SP)
-	VMOVDQU64    320(R8), Z14
-	VMOVDQU64    384(R8), Z15
+	VMOVDQU64    384(R8), Z14
+	VMOVDQU64    448(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
 	VMOVDQU64    Z14, 128(SP)
-	VMOVDQU64    448(R8), Z14
-	VMOVDQU64    512(R8), Z15
+	VMOVDQU64    512(R8), Z14
+	VMOVDQU64    576(R8), Z15
 	VPUNPCKLQDQ  Z15, Z14, Z31
 	VPUNPCKHQDQ  Z15, Z14, Z14
 	VPXORQ       Z14, Z31, Z14
@@ -10405,10 +11702,10 @@ bulk:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	MOVL         $0x00000022, R12
@@ -10426,15 +11723,15 @@ loop:
 	VAESENC       Z18, Z4, Z4
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z18, Z5, Z5
-	VPCLMULQDQ    $0x00, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 128(R8), Z13, Z15
 	VAESENC       Z18, Z6, Z6
-	VPCLMULQDQ    $0x00, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 192(R8), Z14, Z31
 	VAESENC       Z18, Z7, Z7
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z19, Z0, Z0
-	VPCLMULQDQ    $0x11, 64(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 128(R8), Z13, Z15
 	VAESENC       Z19, Z1, Z1
-	VPCLMULQDQ    $0x11, 128(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 192(R8), Z14, Z31
 	VAESENC       Z19, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z19, Z3, Z3
@@ -10458,15 +11755,15 @@ loop:
 	VAESENC       Z20, Z4, Z4
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z20, Z5, Z5
-	VPCLMULQDQ    $0x00, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 256(R8), Z13, Z15
 	VAESENC       Z20, Z6, Z6
-	VPCLMULQDQ    $0x00, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 320(R8), Z14, Z31
 	VAESENC       Z20, Z7, Z7
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z21, Z0, Z0
-	VPCLMULQDQ    $0x11, 192(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 256(R8), Z13, Z15
 	VAESENC       Z21, Z1, Z1
-	VPCLMULQDQ    $0x11, 256(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 320(R8), Z14, Z31
 	VAESENC       Z21, Z2, Z2
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z21, Z3, Z3
@@ -10489,15 +11786,15 @@ loop:
 	VAESENC       Z22, Z3, Z3
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z22, Z4, Z4
-	VPCLMULQDQ    $0x00, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 384(R8), Z13, Z15
 	VAESENC       Z22, Z5, Z5
-	VPCLMULQDQ    $0x00, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 448(R8), Z14, Z31
 	VAESENC       Z22, Z6, Z6
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z22, Z7, Z7
-	VPCLMULQDQ    $0x11, 320(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 384(R8), Z13, Z15
 	VAESENC       Z23, Z0, Z0
-	VPCLMULQDQ    $0x11, 384(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 448(R8), Z14, Z31
 	VAESENC       Z23, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z23, Z2, Z2
@@ -10521,15 +11818,15 @@ loop:
 	VAESENC       Z24, Z3, Z3
 	VPSHUFB       Z11, Z14, Z14
 	VAESENC       Z24, Z4, Z4
-	VPCLMULQDQ    $0x00, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x00, 512(R8), Z13, Z15
 	VAESENC       Z24, Z5, Z5
-	VPCLMULQDQ    $0x00, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x00, 576(R8), Z14, Z31
 	VAESENC       Z24, Z6, Z6
 	VPTERNLOGQ    $0x96, Z15, Z31, Z8
 	VAESENC       Z24, Z7, Z7
-	VPCLMULQDQ    $0x11, 448(R8), Z13, Z15
+	VPCLMULQDQ    $0x11, 512(R8), Z13, Z15
 	VAESENC       Z25, Z0, Z0
-	VPCLMULQDQ    $0x11, 512(R8), Z14, Z31
+	VPCLMULQDQ    $0x11, 576(R8), Z14, Z31
 	VAESENC       Z25, Z1, Z1
 	VPTERNLOGQ    $0x96, Z15, Z31, Z10
 	VAESENC       Z25, Z2, Z2
@@ -10619,8 +11916,8 @@ carried:
 	MOVL    $0x01000000, AX
 	VMOVDQU 256(SP), X12
 	VPINSRD $0x03, AX, X12, X12
-	VPXOR   576(R8), X12, X12
-	VAESENC 592(R8), X12, X12
+	VPXOR   640(R8), X12, X12
+	VAESENC 656(R8), X12, X12
 
 	// The sums are as secret as the key, and inert has an octet of it.
 	VPXOR     X14, X14, X14
@@ -10652,10 +11949,10 @@ carry:
 	BSWAPL       AX
 	VMOVDQU      256(SP), X14
 	VPINSRD      $0x03, AX, X14, X14
-	VPXOR        576(R8), X14, X14
+	VPXOR        640(R8), X14, X14
 	MOVL         $0x00000052, AX
 	VPINSRB      $0x0f, AX, X14, X14
-	VAESENC      592(R8), X14, X14
+	VAESENC      656(R8), X14, X14
 	VPBROADCASTD X14, Z17
 	VSHUFI64X2   $0x00, Z14, Z14, Z16
 	VPXORQ       Z17, Z15, Z15
@@ -10685,7 +11982,7 @@ aad_loop:
 	SUBQ          AX, R12
 	ADDQ          $0x0f, AX
 	ANDQ          $-16, AX
-	LEAQ          576(R8), DX
+	LEAQ          640(R8), DX
 	SUBQ          AX, DX
 	VMOVDQU64     (DX), Z15
 	VPSHUFB       Z11, Z14, Z14
@@ -10710,7 +12007,248 @@ aad_loop:
 	XORL          BX, BX
 	JMP           aad_done
 
-// func seal256Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+nine:
+	// A vector more than a group, hashed in one go like a short message.
+	VPXORQ       first<>+64(SB), Z31, Z1
+	VAESENC      Z17, Z1, Z1
+	VPXORQ       first<>+128(SB), Z31, Z2
+	VAESENC      Z17, Z2, Z2
+	VPXORQ       first<>+192(SB), Z31, Z3
+	VAESENC      Z17, Z3, Z3
+	VPXORQ       first<>+256(SB), Z31, Z4
+	VAESENC      Z17, Z4, Z4
+	VPXORQ       first<>+320(SB), Z31, Z5
+	VAESENC      Z17, Z5, Z5
+	VPXORQ       first<>+384(SB), Z31, Z6
+	VAESENC      Z17, Z6, Z6
+	VPXORQ       first<>+448(SB), Z31, Z7
+	VAESENC      Z17, Z7, Z7
+	VPXORQ       one<>+0(SB), X31, X12
+	VAESENC      X17, X12, X12
+	VPXORQ       first<>+512(SB), Z31, Z31
+	VAESENC      Z17, Z31, Z31
+	VAESENC      Z18, Z0, Z0
+	LEAQ         -512(CX), R12
+	VAESENC      Z18, Z1, Z1
+	MOVQ         $-1, AX
+	VAESENC      Z18, Z2, Z2
+	BZHIQ        R12, AX, AX
+	KMOVQ        AX, K1
+	VAESENC      Z18, Z3, Z3
+	LEAQ         15(CX), AX
+	VAESENC      Z18, Z4, Z4
+	ANDQ         $-16, AX
+	VAESENC      Z18, Z5, Z5
+	LEAQ         624(R8), DX
+	SUBQ         AX, DX
+	VAESENC      Z18, Z6, Z6
+	MOVQ         DX, AX
+	VAESENC      Z18, Z7, Z7
+	SUBQ         BX, AX
+	VAESENC      Z18, Z31, Z31
+	VMOVQ        R13, X14
+	VPINSRQ      $0x01, R11, X14, X14
+	VAESENC      X18, X12, X12
+	VINSERTI32X4 $0x02, X14, Z13, Z13
+	VAESENC      Z19, Z0, Z0
+	VMOVDQU      (AX), Y15
+	VAESENC      Z19, Z1, Z1
+	VINSERTI32X4 $0x02, 624(R8), Z15, Z15
+	VPCLMULQDQ   $0x01, Z15, Z13, Z9
+	VAESENC      Z19, Z2, Z2
+	VPCLMULQDQ   $0x10, Z15, Z13, Z14
+	VAESENC      Z19, Z3, Z3
+	VPCLMULQDQ   $0x00, Z15, Z13, Z8
+	VPCLMULQDQ   $0x11, Z15, Z13, Z10
+	VAESENC      Z19, Z4, Z4
+	VPXORQ       Z14, Z9, Z9
+	VAESENC      Z19, Z5, Z5
+	VMOVDQU64    (SI), Z13
+	VAESENC      Z19, Z6, Z6
+	VPSHUFB      Z11, Z13, Z13
+	VMOVDQU64    (DX), Z14
+	VAESENC      Z19, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z19, Z31, Z31
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      X19, X12, X12
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z20, Z0, Z0
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z20, Z1, Z1
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z20, Z2, Z2
+	VPXORQ       Z15, Z10, Z10
+	VMOVDQU64    64(SI), Z13
+	VAESENC      Z20, Z3, Z3
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z20, Z4, Z4
+	VMOVDQU64    64(DX), Z14
+	VAESENC      Z20, Z5, Z5
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z20, Z6, Z6
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z20, Z7, Z7
+	VPXORQ       Z15, Z8, Z8
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z20, Z31, Z31
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      X20, X12, X12
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z21, Z0, Z0
+	VMOVDQU64    128(SI), Z13
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z21, Z1, Z1
+	VMOVDQU64    128(DX), Z14
+	VAESENC      Z21, Z2, Z2
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z21, Z3, Z3
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z21, Z4, Z4
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z21, Z5, Z5
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z21, Z6, Z6
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z21, Z7, Z7
+	VMOVDQU64    192(SI), Z13
+	VAESENC      Z21, Z31, Z31
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      X21, X12, X12
+	VMOVDQU64    192(DX), Z14
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z22, Z0, Z0
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z22, Z1, Z1
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z22, Z2, Z2
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z22, Z3, Z3
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z22, Z4, Z4
+	VPXORQ       Z15, Z10, Z10
+	VMOVDQU64    256(SI), Z13
+	VAESENC      Z22, Z5, Z5
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z22, Z6, Z6
+	VMOVDQU64    256(DX), Z14
+	VAESENC      Z22, Z7, Z7
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z22, Z31, Z31
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      X22, X12, X12
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z23, Z0, Z0
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z23, Z1, Z1
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z23, Z2, Z2
+	VMOVDQU64    320(SI), Z13
+	VAESENC      Z23, Z3, Z3
+	VPSHUFB      Z11, Z13, Z13
+	VMOVDQU64    320(DX), Z14
+	VAESENC      Z23, Z4, Z4
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z23, Z5, Z5
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z23, Z6, Z6
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z23, Z7, Z7
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z23, Z31, Z31
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      X23, X12, X12
+	VMOVDQU64    384(SI), Z13
+	VAESENC      Z24, Z0, Z0
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z24, Z1, Z1
+	VMOVDQU64    384(DX), Z14
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z24, Z2, Z2
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z24, Z3, Z3
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z24, Z4, Z4
+	VPXORQ       Z15, Z8, Z8
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENC      Z24, Z5, Z5
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z24, Z6, Z6
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z24, Z7, Z7
+	VMOVDQU64    448(SI), Z13
+	VPSHUFB      Z11, Z13, Z13
+	VAESENC      Z24, Z31, Z31
+	VMOVDQU64    448(DX), Z14
+	VAESENC      X24, X12, X12
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z25, Z0, Z0
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VAESENC      Z25, Z1, Z1
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      Z25, Z2, Z2
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VAESENC      Z25, Z3, Z3
+	VPXORQ       Z15, Z10, Z10
+	VAESENC      Z25, Z4, Z4
+	VMOVDQU8.Z   512(SI), K1, Z13
+	VAESENC      Z25, Z5, Z5
+	VPSHUFB      Z11, Z13, Z13
+	VMOVDQU64    512(DX), Z14
+	VAESENC      Z25, Z6, Z6
+	VPCLMULQDQ   $0x00, Z14, Z13, Z15
+	VAESENC      Z25, Z7, Z7
+	VPCLMULQDQ   $0x01, Z14, Z13, Z16
+	VAESENC      Z25, Z31, Z31
+	VPCLMULQDQ   $0x10, Z14, Z13, Z17
+	VPXORQ       Z15, Z8, Z8
+	VAESENC      X25, X12, X12
+	VPTERNLOGQ   $0x96, Z16, Z17, Z9
+	VAESENCLAST  X26, X12, X12
+	VPCLMULQDQ   $0x11, Z14, Z13, Z15
+	VPXORQ       Z15, Z10, Z10
+	VPXORQ       (SI), Z26, Z16
+	VAESENCLAST  Z16, Z0, Z0
+	VMOVDQU64    Z0, (DI)
+	VPXORQ       64(SI), Z26, Z16
+	VAESENCLAST  Z16, Z1, Z1
+	VMOVDQU64    Z1, 64(DI)
+	VPXORQ       128(SI), Z26, Z16
+	VAESENCLAST  Z16, Z2, Z2
+	VMOVDQU64    Z2, 128(DI)
+	VPXORQ       192(SI), Z26, Z16
+	VAESENCLAST  Z16, Z3, Z3
+	VMOVDQU64    Z3, 192(DI)
+	VPXORQ       256(SI), Z26, Z16
+	VAESENCLAST  Z16, Z4, Z4
+	VMOVDQU64    Z4, 256(DI)
+	VPXORQ       320(SI), Z26, Z16
+	VAESENCLAST  Z16, Z5, Z5
+	VMOVDQU64    Z5, 320(DI)
+	VPXORQ       384(SI), Z26, Z16
+	VAESENCLAST  Z16, Z6, Z6
+	VMOVDQU64    Z6, 384(DI)
+	VPXORQ       448(SI), Z26, Z16
+	VAESENCLAST  Z16, Z7, Z7
+	VMOVDQU64    Z7, 448(DI)
+	VMOVDQU8.Z   512(SI), K1, Z16
+	VPXORQ       Z26, Z16, Z16
+	VAESENCLAST  Z16, Z31, Z31
+	VMOVDQU8     Z31, K1, 512(DI)
+	JMP          tag
+
+// func seal256Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 // Requires: AES, AVX, AVX2, CMOV, PCLMULQDQ, VAES, VPCLMULQDQ
 TEXT ·seal256Rounds14(SB), NOSPLIT, $32-56
 	MOVQ        nonce+32(FP), R9
@@ -10743,7 +12281,7 @@ aad_loop:
 	ADDQ    R12, R10
 	LEAQ    15(R12), BX
 	ANDQ    $-16, BX
-	LEAQ    576(R8), DX
+	LEAQ    640(R8), DX
 	SUBQ    BX, DX
 	CMPQ    R12, $0x20
 	JE      l5
@@ -10815,7 +12353,7 @@ text:
 	JZ             last_0
 	CMPQ           CX, $0x00000100
 	JBE            last
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -10843,42 +12381,6 @@ text:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -10961,6 +12463,42 @@ text:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
 	VMOVDQU        Y0, (DI)
@@ -10992,7 +12530,7 @@ text:
 	JBE            looped
 
 loop:
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -11020,7 +12558,7 @@ loop:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VMOVDQU        -256(DI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
@@ -11028,15 +12566,15 @@ loop:
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y10, Y14, Y14
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y8
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y9
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 608(R8), Y15
-	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
+	VBROADCASTI128 672(R8), Y15
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y10
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -11046,44 +12584,44 @@ loop:
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VMOVDQU        -192(DI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 656(R8), Y15
-	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
+	VBROADCASTI128 720(R8), Y15
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
@@ -11095,10 +12633,10 @@ loop:
 	VAESENC        Y15, Y6, Y6
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 672(R8), Y15
-	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
+	VBROADCASTI128 736(R8), Y15
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
@@ -11106,11 +12644,11 @@ loop:
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -11121,45 +12659,45 @@ loop:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
-	VBROADCASTI128 704(R8), Y15
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VBROADCASTI128 768(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VMOVDQU        -96(DI), Y14
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 736(R8), Y15
-	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VBROADCASTI128 800(R8), Y15
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
@@ -11170,22 +12708,22 @@ loop:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
-	VBROADCASTI128 752(R8), Y15
-	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
+	VBROADCASTI128 816(R8), Y15
+	VPCLMULQDQ     $0x00, 576(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 576(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 576(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
-	VBROADCASTI128 768(R8), Y15
+	VPCLMULQDQ     $0x11, 576(R8), Y14, Y12
+	VBROADCASTI128 832(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -11196,26 +12734,26 @@ loop:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 608(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
-	VBROADCASTI128 784(R8), Y15
+	VPCLMULQDQ     $0x01, 608(R8), Y14, Y12
+	VBROADCASTI128 848(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 608(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 608(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
 	VPXOR          (SI), Y0, Y0
@@ -11260,32 +12798,12 @@ looped:
 	VMOVDQU      -256(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPXOR        Y10, Y14, Y14
-	VPCLMULQDQ   $0x00, 320(R8), Y14, Y8
-	VPCLMULQDQ   $0x01, 320(R8), Y14, Y9
-	VPCLMULQDQ   $0x10, 320(R8), Y14, Y11
-	VPCLMULQDQ   $0x11, 320(R8), Y14, Y10
+	VPCLMULQDQ   $0x00, 384(R8), Y14, Y8
+	VPCLMULQDQ   $0x01, 384(R8), Y14, Y9
+	VPCLMULQDQ   $0x10, 384(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 384(R8), Y14, Y10
 	VPXOR        Y11, Y9, Y9
 	VMOVDQU      -224(DI), Y14
-	VPSHUFB      reverse<>+0(SB), Y14, Y14
-	VPCLMULQDQ   $0x00, 352(R8), Y14, Y11
-	VPCLMULQDQ   $0x01, 352(R8), Y14, Y12
-	VPXOR        Y11, Y8, Y8
-	VPXOR        Y12, Y9, Y9
-	VPCLMULQDQ   $0x10, 352(R8), Y14, Y11
-	VPCLMULQDQ   $0x11, 352(R8), Y14, Y12
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -192(DI), Y14
-	VPSHUFB      reverse<>+0(SB), Y14, Y14
-	VPCLMULQDQ   $0x00, 384(R8), Y14, Y11
-	VPCLMULQDQ   $0x01, 384(R8), Y14, Y12
-	VPXOR        Y11, Y8, Y8
-	VPXOR        Y12, Y9, Y9
-	VPCLMULQDQ   $0x10, 384(R8), Y14, Y11
-	VPCLMULQDQ   $0x11, 384(R8), Y14, Y12
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -160(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 416(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 416(R8), Y14, Y12
@@ -11295,7 +12813,7 @@ looped:
 	VPCLMULQDQ   $0x11, 416(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -128(DI), Y14
+	VMOVDQU      -192(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 448(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 448(R8), Y14, Y12
@@ -11305,7 +12823,7 @@ looped:
 	VPCLMULQDQ   $0x11, 448(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -96(DI), Y14
+	VMOVDQU      -160(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 480(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 480(R8), Y14, Y12
@@ -11315,7 +12833,7 @@ looped:
 	VPCLMULQDQ   $0x11, 480(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -64(DI), Y14
+	VMOVDQU      -128(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 512(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 512(R8), Y14, Y12
@@ -11325,7 +12843,7 @@ looped:
 	VPCLMULQDQ   $0x11, 512(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -32(DI), Y14
+	VMOVDQU      -96(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 544(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 544(R8), Y14, Y12
@@ -11333,6 +12851,26 @@ looped:
 	VPXOR        Y12, Y9, Y9
 	VPCLMULQDQ   $0x10, 544(R8), Y14, Y11
 	VPCLMULQDQ   $0x11, 544(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -64(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 576(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 576(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 576(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 576(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -32(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 608(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 608(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 608(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 608(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
 	VPCLMULQDQ   $0x10, poly<>+0(SB), Y8, Y11
@@ -11398,7 +12936,7 @@ l11:
 l12:
 	LEAQ           15(CX), AX
 	ANDQ           $-16, AX
-	LEAQ           560(R8), DX
+	LEAQ           624(R8), DX
 	SUBQ           AX, DX
 	CMPQ           CX, $0x00000020
 	JBE            last_1
@@ -11418,7 +12956,7 @@ l12:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -11446,47 +12984,7 @@ l12:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -11578,6 +13076,46 @@ l12:
 	VAESENC        Y15, Y7, Y7
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -11678,12 +13216,12 @@ l12:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -11693,7 +13231,7 @@ last_7:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -11716,43 +13254,7 @@ last_7:
 	VPADDD         stepPair<>+192(SB), Y11, Y6
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VPXOR          Y15, Y6, Y6
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -11835,6 +13337,42 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -11923,12 +13461,12 @@ last_7:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -11938,7 +13476,7 @@ last_6:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -11958,39 +13496,7 @@ last_6:
 	VPADDD         stepPair<>+160(SB), Y11, Y5
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VPXOR          Y15, Y5, Y5
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -12064,6 +13570,38 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -12140,12 +13678,12 @@ last_6:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -12155,7 +13693,7 @@ last_5:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -12172,35 +13710,7 @@ last_5:
 	VPADDD         stepPair<>+128(SB), Y11, Y4
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VPXOR          Y15, Y4, Y4
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -12265,6 +13775,34 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -12329,12 +13867,12 @@ last_5:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -12344,7 +13882,7 @@ last_4:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -12358,31 +13896,7 @@ last_4:
 	VPADDD         stepPair<>+96(SB), Y11, Y3
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VPXOR          Y15, Y3, Y3
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -12438,6 +13952,30 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -12490,12 +14028,12 @@ last_4:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -12505,7 +14043,7 @@ last_3:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -12516,27 +14054,7 @@ last_3:
 	VPADDD         stepPair<>+64(SB), Y11, Y2
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
 	VPXOR          Y15, Y2, Y2
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -12583,6 +14101,26 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -12623,12 +14161,12 @@ last_3:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -12638,7 +14176,7 @@ last_2:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -12646,23 +14184,7 @@ last_2:
 	VPADDD         stepPair<>+32(SB), Y11, Y1
 	VPSHUFB        reverse<>+0(SB), Y1, Y1
 	VPXOR          Y15, Y1, Y1
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -12700,6 +14222,22 @@ last_2:
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -12728,12 +14266,12 @@ last_2:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -12743,24 +14281,12 @@ last_1:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
 	VPXOR          Y15, Y0, Y0
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
@@ -12789,6 +14315,18 @@ last_1:
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          Y14, Y0, Y14
@@ -12805,12 +14343,12 @@ last_1:
 	VPXOR          Y11, Y9, Y9
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -12820,15 +14358,7 @@ last_0:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 672(R8), Y15
@@ -12848,14 +14378,22 @@ last_0:
 	VBROADCASTI128 784(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
 	VPXOR          X10, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), Y15, Y8
-	VPCLMULQDQ     $0x01, 560(R8), Y15, Y9
-	VPCLMULQDQ     $0x10, 560(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 560(R8), Y15, Y10
+	VPCLMULQDQ     $0x00, 624(R8), Y15, Y8
+	VPCLMULQDQ     $0x01, 624(R8), Y15, Y9
+	VPCLMULQDQ     $0x10, 624(R8), Y15, Y11
+	VPCLMULQDQ     $0x11, 624(R8), Y15, Y10
 	VPXOR          Y11, Y9, Y9
 
 tag:
@@ -12920,7 +14458,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func open256Rounds14(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+// func open256Rounds14(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 // Requires: AES, AVX, AVX2, CMOV, PCLMULQDQ, VAES, VPCLMULQDQ
 TEXT ·open256Rounds14(SB), NOSPLIT, $32-57
 	MOVQ        nonce+32(FP), R9
@@ -12953,7 +14491,7 @@ aad_loop:
 	ADDQ    R12, R10
 	LEAQ    15(R12), BX
 	ANDQ    $-16, BX
-	LEAQ    576(R8), DX
+	LEAQ    640(R8), DX
 	SUBQ    BX, DX
 	CMPQ    R12, $0x20
 	JE      l5
@@ -13027,7 +14565,7 @@ text:
 	JBE   last
 
 loop:
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -13055,7 +14593,7 @@ loop:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VMOVDQU        (SI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
@@ -13063,15 +14601,15 @@ loop:
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y10, Y14, Y14
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y8
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y9
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 608(R8), Y15
-	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
+	VBROADCASTI128 672(R8), Y15
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y10
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -13081,44 +14619,44 @@ loop:
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VMOVDQU        64(SI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 656(R8), Y15
-	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
+	VBROADCASTI128 720(R8), Y15
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
@@ -13130,10 +14668,10 @@ loop:
 	VAESENC        Y15, Y6, Y6
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 672(R8), Y15
-	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
+	VBROADCASTI128 736(R8), Y15
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
@@ -13141,11 +14679,11 @@ loop:
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -13156,45 +14694,45 @@ loop:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
-	VBROADCASTI128 704(R8), Y15
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VBROADCASTI128 768(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VMOVDQU        160(SI), Y14
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 736(R8), Y15
-	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VBROADCASTI128 800(R8), Y15
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
@@ -13205,22 +14743,22 @@ loop:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
-	VBROADCASTI128 752(R8), Y15
-	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
+	VBROADCASTI128 816(R8), Y15
+	VPCLMULQDQ     $0x00, 576(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 576(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 576(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
-	VBROADCASTI128 768(R8), Y15
+	VPCLMULQDQ     $0x11, 576(R8), Y14, Y12
+	VBROADCASTI128 832(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13231,26 +14769,26 @@ loop:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 608(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
-	VBROADCASTI128 784(R8), Y15
+	VPCLMULQDQ     $0x01, 608(R8), Y14, Y12
+	VBROADCASTI128 848(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 608(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 608(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
 	VPXOR          (SI), Y0, Y0
@@ -13343,7 +14881,7 @@ l11:
 l12:
 	LEAQ           15(CX), AX
 	ANDQ           $-16, AX
-	LEAQ           560(R8), DX
+	LEAQ           624(R8), DX
 	SUBQ           AX, DX
 	CMPQ           CX, $0x00000020
 	JBE            last_1
@@ -13363,7 +14901,7 @@ l12:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -13468,47 +15006,7 @@ l12:
 	VPCLMULQDQ     $0x11, 224(DX), Y15, Y12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13600,6 +15098,46 @@ l12:
 	VAESENC        Y15, Y7, Y7
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -13626,12 +15164,12 @@ l12:
 	VPXOR          Y14, Y7, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -13641,7 +15179,7 @@ last_7:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -13664,9 +15202,9 @@ last_7:
 	VPADDD         stepPair<>+192(SB), Y11, Y6
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VPXOR          Y15, Y6, Y6
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y7
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y7, Y7
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13680,7 +15218,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x10, (DX), Y7, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPCLMULQDQ     $0x11, (DX), Y7, Y10
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13694,7 +15232,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x00, 32(DX), Y7, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPCLMULQDQ     $0x01, 32(DX), Y7, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13708,7 +15246,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x11, 32(DX), Y7, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13722,7 +15260,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x00, 64(DX), Y7, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VPCLMULQDQ     $0x01, 64(DX), Y7, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13736,7 +15274,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x11, 64(DX), Y7, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13750,7 +15288,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x00, 96(DX), Y7, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPCLMULQDQ     $0x01, 96(DX), Y7, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13764,7 +15302,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x11, 96(DX), Y7, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13778,7 +15316,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x00, 128(DX), Y7, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPCLMULQDQ     $0x01, 128(DX), Y7, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13792,7 +15330,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x11, 128(DX), Y7, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13806,7 +15344,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x00, 160(DX), Y7, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 752(R8), Y15
+	VBROADCASTI128 816(R8), Y15
 	VPCLMULQDQ     $0x01, 160(DX), Y7, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13820,7 +15358,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x11, 160(DX), Y7, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 768(R8), Y15
+	VBROADCASTI128 832(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13834,7 +15372,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPCLMULQDQ     $0x01, 192(DX), Y7, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 784(R8), Y15
+	VBROADCASTI128 848(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13848,7 +15386,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -13873,12 +15411,12 @@ last_7:
 	VPXOR          Y14, Y6, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -13888,7 +15426,7 @@ last_6:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -13908,9 +15446,9 @@ last_6:
 	VPADDD         stepPair<>+160(SB), Y11, Y5
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VPXOR          Y15, Y5, Y5
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y6
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13922,7 +15460,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPCLMULQDQ     $0x01, (DX), Y6, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPCLMULQDQ     $0x10, (DX), Y6, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13935,7 +15473,7 @@ last_6:
 	VMOVDQU        32(SI), Y6
 	VAESENC        X15, X13, X13
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x00, 32(DX), Y6, Y11
 	VAESENC        Y15, Y1, Y1
@@ -13947,7 +15485,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 32(DX), Y6, Y11
 	VAESENC        Y15, Y1, Y1
@@ -13959,7 +15497,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y12, Y10, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VMOVDQU        64(SI), Y6
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13971,7 +15509,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPCLMULQDQ     $0x01, 64(DX), Y6, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -13984,7 +15522,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y1, Y1
@@ -13996,7 +15534,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 96(DX), Y6, Y11
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, 96(DX), Y6, Y12
 	VAESENC        Y15, Y1, Y1
@@ -14008,7 +15546,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPCLMULQDQ     $0x10, 96(DX), Y6, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPCLMULQDQ     $0x11, 96(DX), Y6, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14020,7 +15558,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VMOVDQU        128(SI), Y6
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14033,7 +15571,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 752(R8), Y15
+	VBROADCASTI128 816(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 128(DX), Y6, Y11
 	VAESENC        Y15, Y1, Y1
@@ -14045,7 +15583,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 768(R8), Y15
+	VBROADCASTI128 832(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y6
 	VAESENC        Y15, Y1, Y1
@@ -14057,7 +15595,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 784(R8), Y15
+	VBROADCASTI128 848(R8), Y15
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14069,7 +15607,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -14091,12 +15629,12 @@ last_6:
 	VPXOR          Y14, Y5, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -14106,7 +15644,7 @@ last_5:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -14123,9 +15661,9 @@ last_5:
 	VPADDD         stepPair<>+128(SB), Y11, Y4
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VPXOR          Y15, Y4, Y4
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y5
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VAESENC        Y15, Y1, Y1
@@ -14135,7 +15673,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPCLMULQDQ     $0x00, (DX), Y5, Y8
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPCLMULQDQ     $0x01, (DX), Y5, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14146,7 +15684,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VMOVDQU        32(SI), Y5
 	VAESENC        Y15, Y1, Y1
@@ -14156,7 +15694,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPCLMULQDQ     $0x00, 32(DX), Y5, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPCLMULQDQ     $0x01, 32(DX), Y5, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14167,7 +15705,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, 32(DX), Y5, Y11
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 32(DX), Y5, Y12
 	VAESENC        Y15, Y1, Y1
@@ -14177,7 +15715,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPXOR          Y12, Y10, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VMOVDQU        64(SI), Y5
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14188,7 +15726,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 64(DX), Y5, Y12
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y1, Y1
@@ -14198,7 +15736,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPCLMULQDQ     $0x10, 64(DX), Y5, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPCLMULQDQ     $0x11, 64(DX), Y5, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14209,7 +15747,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VMOVDQU        96(SI), Y5
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VAESENC        Y15, Y1, Y1
@@ -14219,7 +15757,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPCLMULQDQ     $0x01, 96(DX), Y5, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14230,7 +15768,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 96(DX), Y5, Y12
-	VBROADCASTI128 752(R8), Y15
+	VBROADCASTI128 816(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -14240,7 +15778,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y5
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 768(R8), Y15
+	VBROADCASTI128 832(R8), Y15
 	VPCLMULQDQ     $0x00, 128(DX), Y5, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14251,7 +15789,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 784(R8), Y15
+	VBROADCASTI128 848(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 128(DX), Y5, Y11
 	VAESENC        Y15, Y1, Y1
@@ -14261,7 +15799,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -14280,12 +15818,12 @@ last_5:
 	VPXOR          Y14, Y4, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -14295,7 +15833,7 @@ last_4:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -14309,9 +15847,9 @@ last_4:
 	VPADDD         stepPair<>+96(SB), Y11, Y3
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VPXOR          Y15, Y3, Y3
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y4
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VAESENC        Y15, Y1, Y1
@@ -14320,7 +15858,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, (DX), Y4, Y8
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, (DX), Y4, Y9
 	VAESENC        Y15, Y1, Y1
@@ -14328,7 +15866,7 @@ last_4:
 	VPCLMULQDQ     $0x10, (DX), Y4, Y11
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPCLMULQDQ     $0x11, (DX), Y4, Y10
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14337,7 +15875,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VMOVDQU        32(SI), Y4
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14346,7 +15884,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 32(DX), Y4, Y12
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y1, Y1
@@ -14355,7 +15893,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, 32(DX), Y4, Y11
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 32(DX), Y4, Y12
 	VAESENC        Y15, Y1, Y1
@@ -14363,7 +15901,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14372,7 +15910,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPCLMULQDQ     $0x00, 64(DX), Y4, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14381,7 +15919,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y8, Y8
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -14390,7 +15928,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 64(DX), Y4, Y12
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -14398,7 +15936,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y10, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 752(R8), Y15
+	VBROADCASTI128 816(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y4
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14407,7 +15945,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPCLMULQDQ     $0x01, 96(DX), Y4, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 768(R8), Y15
+	VBROADCASTI128 832(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -14416,7 +15954,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, 96(DX), Y4, Y11
-	VBROADCASTI128 784(R8), Y15
+	VBROADCASTI128 848(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 96(DX), Y4, Y12
 	VAESENC        Y15, Y1, Y1
@@ -14425,7 +15963,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -14440,12 +15978,12 @@ last_4:
 	VPXOR          Y14, Y3, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -14455,7 +15993,7 @@ last_3:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -14466,100 +16004,100 @@ last_3:
 	VPADDD         stepPair<>+64(SB), Y11, Y2
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
 	VPXOR          Y15, Y2, Y2
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y3
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VPSHUFB        reverse<>+0(SB), Y3, Y3
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VPXOR          Y10, Y3, Y3
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x00, (DX), Y3, Y8
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x01, (DX), Y3, Y9
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x10, (DX), Y3, Y11
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x11, (DX), Y3, Y10
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VPXOR          Y11, Y9, Y9
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VMOVDQU        32(SI), Y3
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x00, 32(DX), Y3, Y11
+	VPXOR          Y10, Y3, Y3
 	VBROADCASTI128 672(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x00, (DX), Y3, Y8
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VPCLMULQDQ     $0x01, (DX), Y3, Y9
+	VBROADCASTI128 688(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, (DX), Y3, Y11
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VPCLMULQDQ     $0x11, (DX), Y3, Y10
+	VBROADCASTI128 704(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VMOVDQU        32(SI), Y3
+	VBROADCASTI128 720(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VPSHUFB        reverse<>+0(SB), Y3, Y3
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VPCLMULQDQ     $0x00, 32(DX), Y3, Y11
+	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, 32(DX), Y3, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y8, Y8
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, 32(DX), Y3, Y11
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 32(DX), Y3, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPSHUFB        reverse<>+0(SB), Y14, Y3
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x00, 64(DX), Y3, Y11
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 64(DX), Y3, Y12
-	VBROADCASTI128 752(R8), Y15
+	VBROADCASTI128 816(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 768(R8), Y15
+	VBROADCASTI128 832(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 64(DX), Y3, Y11
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 64(DX), Y3, Y12
-	VBROADCASTI128 784(R8), Y15
+	VBROADCASTI128 848(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -14571,12 +16109,12 @@ last_3:
 	VPXOR          Y14, Y2, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -14586,7 +16124,7 @@ last_2:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -14594,77 +16132,77 @@ last_2:
 	VPADDD         stepPair<>+32(SB), Y11, Y1
 	VPSHUFB        reverse<>+0(SB), Y1, Y1
 	VPXOR          Y15, Y1, Y1
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y2
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y10, Y2, Y2
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPCLMULQDQ     $0x00, (DX), Y2, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, (DX), Y2, Y9
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, (DX), Y2, Y11
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPCLMULQDQ     $0x11, (DX), Y2, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y2
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPCLMULQDQ     $0x00, 32(DX), Y2, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 32(DX), Y2, Y12
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y11, Y8, Y8
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 752(R8), Y15
+	VBROADCASTI128 816(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 32(DX), Y2, Y11
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 768(R8), Y15
+	VBROADCASTI128 832(R8), Y15
 	VPCLMULQDQ     $0x11, 32(DX), Y2, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 784(R8), Y15
+	VBROADCASTI128 848(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y12, Y10, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 800(R8), Y15
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -14673,12 +16211,12 @@ last_2:
 	VPXOR          Y14, Y1, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -14688,70 +16226,70 @@ last_1:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
 	VPXOR          Y15, Y0, Y0
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VPSHUFB        reverse<>+0(SB), Y14, Y1
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VPXOR          Y10, Y1, Y1
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x00, (DX), Y1, Y8
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 672(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x01, (DX), Y1, Y9
+	VPXOR          Y10, Y1, Y1
 	VBROADCASTI128 688(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 704(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x10, (DX), Y1, Y11
+	VPCLMULQDQ     $0x00, (DX), Y1, Y8
 	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x11, (DX), Y1, Y10
+	VPCLMULQDQ     $0x01, (DX), Y1, Y9
 	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 768(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
-	VPXOR          Y11, Y9, Y9
+	VPCLMULQDQ     $0x10, (DX), Y1, Y11
 	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VPCLMULQDQ     $0x11, (DX), Y1, Y10
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VPXOR          Y11, Y9, Y9
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          Y14, Y0, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -14761,15 +16299,7 @@ last_0:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 672(R8), Y15
@@ -14789,14 +16319,22 @@ last_0:
 	VBROADCASTI128 784(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 800(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 816(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 832(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 848(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 864(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
 	VPXOR          X10, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), Y15, Y8
-	VPCLMULQDQ     $0x01, 560(R8), Y15, Y9
-	VPCLMULQDQ     $0x10, 560(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 560(R8), Y15, Y10
+	VPCLMULQDQ     $0x00, 624(R8), Y15, Y8
+	VPCLMULQDQ     $0x01, 624(R8), Y15, Y9
+	VPCLMULQDQ     $0x10, 624(R8), Y15, Y11
+	VPCLMULQDQ     $0x11, 624(R8), Y15, Y10
 	VPXOR          Y11, Y9, Y9
 
 tag:
@@ -14863,7 +16401,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func seal256Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
+// func seal256Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int)
 // Requires: AES, AVX, AVX2, CMOV, PCLMULQDQ, VAES, VPCLMULQDQ
 TEXT ·seal256Rounds10(SB), NOSPLIT, $32-56
 	MOVQ        nonce+32(FP), R9
@@ -14896,7 +16434,7 @@ aad_loop:
 	ADDQ    R12, R10
 	LEAQ    15(R12), BX
 	ANDQ    $-16, BX
-	LEAQ    576(R8), DX
+	LEAQ    640(R8), DX
 	SUBQ    BX, DX
 	CMPQ    R12, $0x20
 	JE      l5
@@ -14968,7 +16506,7 @@ text:
 	JZ             last_0
 	CMPQ           CX, $0x00000100
 	JBE            last
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -14996,42 +16534,6 @@ text:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -15078,6 +16580,42 @@ text:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
 	VMOVDQU        Y0, (DI)
@@ -15109,7 +16647,7 @@ text:
 	JBE            looped
 
 loop:
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -15137,60 +16675,60 @@ loop:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VMOVDQU        -256(DI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y10, Y14, Y14
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y8
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y9
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y10
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VMOVDQU        -224(DI), Y14
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VMOVDQU        -192(DI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
-	VBROADCASTI128 640(R8), Y15
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VBROADCASTI128 704(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -15199,17 +16737,17 @@ loop:
 	VAESENC        Y15, Y2, Y2
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
-	VBROADCASTI128 656(R8), Y15
-	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VBROADCASTI128 720(R8), Y15
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -15220,17 +16758,17 @@ loop:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y11, Y8, Y8
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
@@ -15240,17 +16778,17 @@ loop:
 	VAESENC        Y15, Y5, Y5
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
-	VBROADCASTI128 688(R8), Y15
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
+	VBROADCASTI128 752(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y4, Y4
@@ -15260,43 +16798,43 @@ loop:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
-	VBROADCASTI128 704(R8), Y15
-	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
+	VBROADCASTI128 768(R8), Y15
+	VPCLMULQDQ     $0x00, 576(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 576(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 576(R8), Y14, Y11
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 576(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y7, Y7
 	VMOVDQU        -32(DI), Y14
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 608(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 608(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 608(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 608(R8), Y14, Y12
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
 	VPXOR          (SI), Y0, Y0
@@ -15341,32 +16879,12 @@ looped:
 	VMOVDQU      -256(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPXOR        Y10, Y14, Y14
-	VPCLMULQDQ   $0x00, 320(R8), Y14, Y8
-	VPCLMULQDQ   $0x01, 320(R8), Y14, Y9
-	VPCLMULQDQ   $0x10, 320(R8), Y14, Y11
-	VPCLMULQDQ   $0x11, 320(R8), Y14, Y10
+	VPCLMULQDQ   $0x00, 384(R8), Y14, Y8
+	VPCLMULQDQ   $0x01, 384(R8), Y14, Y9
+	VPCLMULQDQ   $0x10, 384(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 384(R8), Y14, Y10
 	VPXOR        Y11, Y9, Y9
 	VMOVDQU      -224(DI), Y14
-	VPSHUFB      reverse<>+0(SB), Y14, Y14
-	VPCLMULQDQ   $0x00, 352(R8), Y14, Y11
-	VPCLMULQDQ   $0x01, 352(R8), Y14, Y12
-	VPXOR        Y11, Y8, Y8
-	VPXOR        Y12, Y9, Y9
-	VPCLMULQDQ   $0x10, 352(R8), Y14, Y11
-	VPCLMULQDQ   $0x11, 352(R8), Y14, Y12
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -192(DI), Y14
-	VPSHUFB      reverse<>+0(SB), Y14, Y14
-	VPCLMULQDQ   $0x00, 384(R8), Y14, Y11
-	VPCLMULQDQ   $0x01, 384(R8), Y14, Y12
-	VPXOR        Y11, Y8, Y8
-	VPXOR        Y12, Y9, Y9
-	VPCLMULQDQ   $0x10, 384(R8), Y14, Y11
-	VPCLMULQDQ   $0x11, 384(R8), Y14, Y12
-	VPXOR        Y11, Y9, Y9
-	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -160(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 416(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 416(R8), Y14, Y12
@@ -15376,7 +16894,7 @@ looped:
 	VPCLMULQDQ   $0x11, 416(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -128(DI), Y14
+	VMOVDQU      -192(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 448(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 448(R8), Y14, Y12
@@ -15386,7 +16904,7 @@ looped:
 	VPCLMULQDQ   $0x11, 448(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -96(DI), Y14
+	VMOVDQU      -160(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 480(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 480(R8), Y14, Y12
@@ -15396,7 +16914,7 @@ looped:
 	VPCLMULQDQ   $0x11, 480(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -64(DI), Y14
+	VMOVDQU      -128(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 512(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 512(R8), Y14, Y12
@@ -15406,7 +16924,7 @@ looped:
 	VPCLMULQDQ   $0x11, 512(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
-	VMOVDQU      -32(DI), Y14
+	VMOVDQU      -96(DI), Y14
 	VPSHUFB      reverse<>+0(SB), Y14, Y14
 	VPCLMULQDQ   $0x00, 544(R8), Y14, Y11
 	VPCLMULQDQ   $0x01, 544(R8), Y14, Y12
@@ -15414,6 +16932,26 @@ looped:
 	VPXOR        Y12, Y9, Y9
 	VPCLMULQDQ   $0x10, 544(R8), Y14, Y11
 	VPCLMULQDQ   $0x11, 544(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -64(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 576(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 576(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 576(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 576(R8), Y14, Y12
+	VPXOR        Y11, Y9, Y9
+	VPXOR        Y12, Y10, Y10
+	VMOVDQU      -32(DI), Y14
+	VPSHUFB      reverse<>+0(SB), Y14, Y14
+	VPCLMULQDQ   $0x00, 608(R8), Y14, Y11
+	VPCLMULQDQ   $0x01, 608(R8), Y14, Y12
+	VPXOR        Y11, Y8, Y8
+	VPXOR        Y12, Y9, Y9
+	VPCLMULQDQ   $0x10, 608(R8), Y14, Y11
+	VPCLMULQDQ   $0x11, 608(R8), Y14, Y12
 	VPXOR        Y11, Y9, Y9
 	VPXOR        Y12, Y10, Y10
 	VPCLMULQDQ   $0x10, poly<>+0(SB), Y8, Y11
@@ -15479,7 +17017,7 @@ l11:
 l12:
 	LEAQ           15(CX), AX
 	ANDQ           $-16, AX
-	LEAQ           560(R8), DX
+	LEAQ           624(R8), DX
 	SUBQ           AX, DX
 	CMPQ           CX, $0x00000020
 	JBE            last_1
@@ -15499,7 +17037,7 @@ l12:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -15527,47 +17065,7 @@ l12:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -15619,6 +17117,46 @@ l12:
 	VAESENC        Y15, Y7, Y7
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -15719,12 +17257,12 @@ l12:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -15734,7 +17272,7 @@ last_7:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -15757,43 +17295,7 @@ last_7:
 	VPADDD         stepPair<>+192(SB), Y11, Y6
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VPXOR          Y15, Y6, Y6
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -15840,6 +17342,42 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -15928,12 +17466,12 @@ last_7:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -15943,7 +17481,7 @@ last_6:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -15963,39 +17501,7 @@ last_6:
 	VPADDD         stepPair<>+160(SB), Y11, Y5
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VPXOR          Y15, Y5, Y5
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -16037,6 +17543,38 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -16113,12 +17651,12 @@ last_6:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -16128,7 +17666,7 @@ last_5:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -16145,35 +17683,7 @@ last_5:
 	VPADDD         stepPair<>+128(SB), Y11, Y4
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VPXOR          Y15, Y4, Y4
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -16210,6 +17720,34 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -16274,12 +17812,12 @@ last_5:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -16289,7 +17827,7 @@ last_4:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -16303,31 +17841,7 @@ last_4:
 	VPADDD         stepPair<>+96(SB), Y11, Y3
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VPXOR          Y15, Y3, Y3
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -16359,6 +17873,30 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -16411,12 +17949,12 @@ last_4:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -16426,7 +17964,7 @@ last_3:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -16437,27 +17975,7 @@ last_3:
 	VPADDD         stepPair<>+64(SB), Y11, Y2
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
 	VPXOR          Y15, Y2, Y2
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -16484,6 +18002,26 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -16524,12 +18062,12 @@ last_3:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -16539,7 +18077,7 @@ last_2:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -16547,23 +18085,7 @@ last_2:
 	VPADDD         stepPair<>+32(SB), Y11, Y1
 	VPSHUFB        reverse<>+0(SB), Y1, Y1
 	VPXOR          Y15, Y1, Y1
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -16585,6 +18107,22 @@ last_2:
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -16613,12 +18151,12 @@ last_2:
 	VPXOR          Y12, Y10, Y10
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -16628,24 +18166,12 @@ last_1:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
 	VPXOR          Y15, Y0, Y0
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
@@ -16662,6 +18188,18 @@ last_1:
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          Y14, Y0, Y14
@@ -16678,12 +18216,12 @@ last_1:
 	VPXOR          Y11, Y9, Y9
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -16693,15 +18231,7 @@ last_0:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 672(R8), Y15
@@ -16713,14 +18243,22 @@ last_0:
 	VBROADCASTI128 720(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
 	VPXOR          X10, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), Y15, Y8
-	VPCLMULQDQ     $0x01, 560(R8), Y15, Y9
-	VPCLMULQDQ     $0x10, 560(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 560(R8), Y15, Y10
+	VPCLMULQDQ     $0x00, 624(R8), Y15, Y8
+	VPCLMULQDQ     $0x01, 624(R8), Y15, Y9
+	VPCLMULQDQ     $0x10, 624(R8), Y15, Y11
+	VPCLMULQDQ     $0x11, 624(R8), Y15, Y10
 	VPXOR          Y11, Y9, Y9
 
 tag:
@@ -16785,7 +18323,7 @@ done:
 	VZEROUPPER
 	RET
 
-// func open256Rounds10(key *[816]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
+// func open256Rounds10(key *[880]byte, dst *byte, src *byte, n int, nonce *byte, aad *byte, aadLen int) (ok bool)
 // Requires: AES, AVX, AVX2, CMOV, PCLMULQDQ, VAES, VPCLMULQDQ
 TEXT ·open256Rounds10(SB), NOSPLIT, $32-57
 	MOVQ        nonce+32(FP), R9
@@ -16818,7 +18356,7 @@ aad_loop:
 	ADDQ    R12, R10
 	LEAQ    15(R12), BX
 	ANDQ    $-16, BX
-	LEAQ    576(R8), DX
+	LEAQ    640(R8), DX
 	SUBQ    BX, DX
 	CMPQ    R12, $0x20
 	JE      l5
@@ -16892,7 +18430,7 @@ text:
 	JBE   last
 
 loop:
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -16920,60 +18458,60 @@ loop:
 	VPXOR          Y15, Y7, Y7
 	VPADDD         stepPair<>+256(SB), Y11, Y11
 	VMOVDQU        Y11, (SP)
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VMOVDQU        (SI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y10, Y14, Y14
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 320(R8), Y14, Y8
+	VPCLMULQDQ     $0x00, 384(R8), Y14, Y8
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x01, 320(R8), Y14, Y9
+	VPCLMULQDQ     $0x01, 384(R8), Y14, Y9
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x10, 320(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x11, 320(R8), Y14, Y10
+	VPCLMULQDQ     $0x11, 384(R8), Y14, Y10
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VMOVDQU        32(SI), Y14
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x00, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x01, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x10, 352(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x11, 352(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VMOVDQU        64(SI), Y14
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x00, 384(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x01, 384(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
 	VAESENC        Y15, Y4, Y4
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x10, 384(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x11, 384(R8), Y14, Y12
-	VBROADCASTI128 640(R8), Y15
+	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VBROADCASTI128 704(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -16982,17 +18520,17 @@ loop:
 	VAESENC        Y15, Y2, Y2
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x00, 416(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x01, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x10, 416(R8), Y14, Y11
-	VBROADCASTI128 656(R8), Y15
-	VPCLMULQDQ     $0x11, 416(R8), Y14, Y12
+	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VBROADCASTI128 720(R8), Y15
+	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -17003,17 +18541,17 @@ loop:
 	VAESENC        Y15, Y4, Y4
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x00, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x01, 448(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y11, Y8, Y8
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x10, 448(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x11, 448(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y3, Y3
@@ -17023,17 +18561,17 @@ loop:
 	VAESENC        Y15, Y5, Y5
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y6, Y6
-	VPCLMULQDQ     $0x00, 480(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
 	VAESENC        Y15, Y7, Y7
-	VPCLMULQDQ     $0x01, 480(R8), Y14, Y12
-	VBROADCASTI128 688(R8), Y15
+	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
+	VBROADCASTI128 752(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x10, 480(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
 	VAESENC        Y15, Y2, Y2
-	VPCLMULQDQ     $0x11, 480(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y4, Y4
@@ -17043,43 +18581,43 @@ loop:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        Y15, Y7, Y7
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
-	VBROADCASTI128 704(R8), Y15
-	VPCLMULQDQ     $0x00, 512(R8), Y14, Y11
+	VBROADCASTI128 768(R8), Y15
+	VPCLMULQDQ     $0x00, 576(R8), Y14, Y11
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x01, 512(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 576(R8), Y14, Y12
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y3, Y3
-	VPCLMULQDQ     $0x10, 512(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 576(R8), Y14, Y11
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x11, 512(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 576(R8), Y14, Y12
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y7, Y7
 	VMOVDQU        224(SI), Y14
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y14
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x00, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x00, 608(R8), Y14, Y11
 	VAESENC        Y15, Y1, Y1
-	VPCLMULQDQ     $0x01, 544(R8), Y14, Y12
+	VPCLMULQDQ     $0x01, 608(R8), Y14, Y12
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y4, Y4
-	VPCLMULQDQ     $0x10, 544(R8), Y14, Y11
+	VPCLMULQDQ     $0x10, 608(R8), Y14, Y11
 	VAESENC        Y15, Y5, Y5
-	VPCLMULQDQ     $0x11, 544(R8), Y14, Y12
+	VPCLMULQDQ     $0x11, 608(R8), Y14, Y12
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y7, Y7
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, poly<>+0(SB), Y8, Y11
 	VPXOR          (SI), Y0, Y0
@@ -17172,7 +18710,7 @@ l11:
 l12:
 	LEAQ           15(CX), AX
 	ANDQ           $-16, AX
-	LEAQ           560(R8), DX
+	LEAQ           624(R8), DX
 	SUBQ           AX, DX
 	CMPQ           CX, $0x00000020
 	JBE            last_1
@@ -17192,7 +18730,7 @@ l12:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -17297,47 +18835,7 @@ l12:
 	VPCLMULQDQ     $0x11, 224(DX), Y15, Y12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        Y15, Y1, Y1
-	VAESENC        Y15, Y2, Y2
-	VAESENC        Y15, Y3, Y3
-	VAESENC        Y15, Y4, Y4
-	VAESENC        Y15, Y5, Y5
-	VAESENC        Y15, Y6, Y6
-	VAESENC        Y15, Y7, Y7
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -17389,6 +18887,46 @@ l12:
 	VAESENC        Y15, Y7, Y7
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        Y15, Y1, Y1
+	VAESENC        Y15, Y2, Y2
+	VAESENC        Y15, Y3, Y3
+	VAESENC        Y15, Y4, Y4
+	VAESENC        Y15, Y5, Y5
+	VAESENC        Y15, Y6, Y6
+	VAESENC        Y15, Y7, Y7
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -17415,12 +18953,12 @@ l12:
 	VPXOR          Y14, Y7, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -17430,7 +18968,7 @@ last_7:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -17453,9 +18991,9 @@ last_7:
 	VPADDD         stepPair<>+192(SB), Y11, Y6
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VPXOR          Y15, Y6, Y6
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y7
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y7, Y7
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y10, Y7, Y7
@@ -17471,7 +19009,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VMOVDQU        32(SI), Y7
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y7, Y7
@@ -17488,7 +19026,7 @@ last_7:
 	VPCLMULQDQ     $0x10, 32(DX), Y7, Y11
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 32(DX), Y7, Y12
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -17504,7 +19042,7 @@ last_7:
 	VPCLMULQDQ     $0x01, 64(DX), Y7, Y12
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y8, Y8
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -17520,7 +19058,7 @@ last_7:
 	VMOVDQU        96(SI), Y7
 	VAESENC        X15, X13, X13
 	VPSHUFB        reverse<>+0(SB), Y7, Y7
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VPCLMULQDQ     $0x00, 96(DX), Y7, Y11
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, 96(DX), Y7, Y12
@@ -17536,7 +19074,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y0, Y0
 	VMOVDQU        128(SI), Y7
@@ -17552,7 +19090,7 @@ last_7:
 	VAESENC        Y15, Y6, Y6
 	VPXOR          Y12, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPCLMULQDQ     $0x10, 128(DX), Y7, Y11
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 128(DX), Y7, Y12
@@ -17569,7 +19107,7 @@ last_7:
 	VPCLMULQDQ     $0x00, 160(DX), Y7, Y11
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 160(DX), Y7, Y12
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y1, Y1
@@ -17585,7 +19123,7 @@ last_7:
 	VPXOR          Y12, Y10, Y10
 	VAESENC        X15, X13, X13
 	VPSHUFB        reverse<>+0(SB), Y14, Y7
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPCLMULQDQ     $0x00, 192(DX), Y7, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -17601,7 +19139,7 @@ last_7:
 	VPCLMULQDQ     $0x11, 192(DX), Y7, Y12
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -17626,12 +19164,12 @@ last_7:
 	VPXOR          Y14, Y6, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -17641,7 +19179,7 @@ last_6:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -17661,9 +19199,9 @@ last_6:
 	VPADDD         stepPair<>+160(SB), Y11, Y5
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VPXOR          Y15, Y5, Y5
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y6
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y10, Y6, Y6
@@ -17677,7 +19215,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPCLMULQDQ     $0x11, (DX), Y6, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VMOVDQU        32(SI), Y6
@@ -17691,7 +19229,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VPXOR          Y11, Y8, Y8
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 32(DX), Y6, Y11
@@ -17705,7 +19243,7 @@ last_6:
 	VAESENC        Y15, Y5, Y5
 	VMOVDQU        64(SI), Y6
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y6, Y6
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x00, 64(DX), Y6, Y11
@@ -17720,7 +19258,7 @@ last_6:
 	VPCLMULQDQ     $0x10, 64(DX), Y6, Y11
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 64(DX), Y6, Y12
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -17734,7 +19272,7 @@ last_6:
 	VPCLMULQDQ     $0x00, 96(DX), Y6, Y11
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 96(DX), Y6, Y12
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y1, Y1
@@ -17748,7 +19286,7 @@ last_6:
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VMOVDQU        128(SI), Y6
 	VAESENC        Y15, Y1, Y1
@@ -17762,7 +19300,7 @@ last_6:
 	VPXOR          Y11, Y8, Y8
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y9, Y9
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPCLMULQDQ     $0x10, 128(DX), Y6, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -17776,7 +19314,7 @@ last_6:
 	VPSHUFB        reverse<>+0(SB), Y14, Y6
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 160(DX), Y6, Y11
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPCLMULQDQ     $0x01, 160(DX), Y6, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -17790,7 +19328,7 @@ last_6:
 	VPCLMULQDQ     $0x11, 160(DX), Y6, Y12
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -17812,12 +19350,12 @@ last_6:
 	VPXOR          Y14, Y5, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -17827,7 +19365,7 @@ last_5:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -17844,9 +19382,9 @@ last_5:
 	VPADDD         stepPair<>+128(SB), Y11, Y4
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VPXOR          Y15, Y4, Y4
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y5
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y5, Y5
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y10, Y5, Y5
@@ -17858,7 +19396,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, (DX), Y5, Y11
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPCLMULQDQ     $0x11, (DX), Y5, Y10
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
@@ -17870,7 +19408,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 32(DX), Y5, Y11
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPCLMULQDQ     $0x01, 32(DX), Y5, Y12
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
@@ -17882,7 +19420,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 32(DX), Y5, Y12
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -17894,7 +19432,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 64(DX), Y5, Y11
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VPCLMULQDQ     $0x01, 64(DX), Y5, Y12
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
@@ -17906,7 +19444,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 64(DX), Y5, Y12
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -17918,7 +19456,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 96(DX), Y5, Y11
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPCLMULQDQ     $0x01, 96(DX), Y5, Y12
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
@@ -17930,7 +19468,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 96(DX), Y5, Y12
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
@@ -17942,7 +19480,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 128(DX), Y5, Y12
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
@@ -17954,7 +19492,7 @@ last_5:
 	VAESENC        Y15, Y4, Y4
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -17973,12 +19511,12 @@ last_5:
 	VPXOR          Y14, Y4, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -17988,7 +19526,7 @@ last_4:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -18002,9 +19540,9 @@ last_4:
 	VPADDD         stepPair<>+96(SB), Y11, Y3
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VPXOR          Y15, Y3, Y3
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y4
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -18014,7 +19552,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, (DX), Y4, Y9
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VPCLMULQDQ     $0x10, (DX), Y4, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -18024,7 +19562,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VMOVDQU        32(SI), Y4
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -18034,7 +19572,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y8, Y8
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y1, Y1
@@ -18044,7 +19582,7 @@ last_4:
 	VPCLMULQDQ     $0x11, 32(DX), Y4, Y12
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y12, Y10, Y10
 	VAESENC        Y15, Y1, Y1
@@ -18054,7 +19592,7 @@ last_4:
 	VPSHUFB        reverse<>+0(SB), Y4, Y4
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 64(DX), Y4, Y11
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, 64(DX), Y4, Y12
 	VAESENC        Y15, Y1, Y1
@@ -18064,7 +19602,7 @@ last_4:
 	VPXOR          Y12, Y9, Y9
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, 64(DX), Y4, Y11
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 64(DX), Y4, Y12
 	VAESENC        Y15, Y1, Y1
@@ -18073,7 +19611,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y12, Y10, Y10
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y14, Y4
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x00, 96(DX), Y4, Y11
@@ -18083,7 +19621,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y11, Y8, Y8
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VPXOR          Y12, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x10, 96(DX), Y4, Y11
@@ -18093,7 +19631,7 @@ last_4:
 	VAESENC        Y15, Y3, Y3
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -18109,12 +19647,12 @@ last_4:
 	VPXOR          Y14, Y3, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -18124,7 +19662,7 @@ last_3:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -18135,9 +19673,9 @@ last_3:
 	VPADDD         stepPair<>+64(SB), Y11, Y2
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
 	VPXOR          Y15, Y2, Y2
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y3
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -18145,7 +19683,7 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, (DX), Y3, Y8
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, (DX), Y3, Y9
 	VAESENC        Y15, Y1, Y1
@@ -18153,14 +19691,14 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, (DX), Y3, Y10
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VMOVDQU        32(SI), Y3
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPSHUFB        reverse<>+0(SB), Y3, Y3
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x00, 32(DX), Y3, Y11
@@ -18168,7 +19706,7 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VPCLMULQDQ     $0x01, 32(DX), Y3, Y12
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -18176,7 +19714,7 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VPCLMULQDQ     $0x10, 32(DX), Y3, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VPCLMULQDQ     $0x11, 32(DX), Y3, Y12
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
@@ -18184,7 +19722,7 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y3
 	VAESENC        Y15, Y1, Y1
@@ -18192,7 +19730,7 @@ last_3:
 	VAESENC        Y15, Y2, Y2
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x01, 64(DX), Y3, Y12
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y1, Y1
@@ -18200,14 +19738,14 @@ last_3:
 	VPXOR          Y12, Y9, Y9
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x10, 64(DX), Y3, Y11
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x11, 64(DX), Y3, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        Y15, Y2, Y2
 	VPXOR          Y11, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VPXOR          Y12, Y10, Y10
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
@@ -18220,12 +19758,12 @@ last_3:
 	VPXOR          Y14, Y2, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -18235,7 +19773,7 @@ last_2:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
@@ -18243,61 +19781,61 @@ last_2:
 	VPADDD         stepPair<>+32(SB), Y11, Y1
 	VPSHUFB        reverse<>+0(SB), Y1, Y1
 	VPXOR          Y15, Y1, Y1
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VMOVDQU        (SI), Y2
-	VBROADCASTI128 592(R8), Y15
+	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y2, Y2
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPXOR          Y10, Y2, Y2
-	VBROADCASTI128 608(R8), Y15
+	VBROADCASTI128 672(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x00, (DX), Y2, Y8
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
+	VBROADCASTI128 688(R8), Y15
 	VPCLMULQDQ     $0x01, (DX), Y2, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPCLMULQDQ     $0x10, (DX), Y2, Y11
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
+	VBROADCASTI128 704(R8), Y15
 	VPCLMULQDQ     $0x11, (DX), Y2, Y10
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPXOR          Y11, Y9, Y9
-	VBROADCASTI128 656(R8), Y15
+	VBROADCASTI128 720(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPSHUFB        reverse<>+0(SB), Y14, Y2
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x00, 32(DX), Y2, Y11
-	VBROADCASTI128 672(R8), Y15
+	VBROADCASTI128 736(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPCLMULQDQ     $0x01, 32(DX), Y2, Y12
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 688(R8), Y15
+	VBROADCASTI128 752(R8), Y15
 	VPXOR          Y11, Y8, Y8
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VPXOR          Y12, Y9, Y9
 	VAESENC        X15, X13, X13
-	VBROADCASTI128 704(R8), Y15
+	VBROADCASTI128 768(R8), Y15
 	VPCLMULQDQ     $0x10, 32(DX), Y2, Y11
 	VAESENC        Y15, Y0, Y0
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPCLMULQDQ     $0x11, 32(DX), Y2, Y12
-	VBROADCASTI128 720(R8), Y15
+	VBROADCASTI128 784(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y1, Y1
 	VAESENC        X15, X13, X13
 	VPXOR          Y12, Y10, Y10
-	VBROADCASTI128 736(R8), Y15
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          (SI), Y0, Y0
@@ -18306,12 +19844,12 @@ last_2:
 	VPXOR          Y14, Y1, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -18321,58 +19859,58 @@ last_1:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VBROADCASTI128 576(R8), Y15
+	VBROADCASTI128 640(R8), Y15
 	VMOVDQU        (SP), Y11
 	VPADDD         stepPair<>+0(SB), Y11, Y0
 	VPSHUFB        reverse<>+0(SB), Y0, Y0
 	VPXOR          Y15, Y0, Y0
-	VPXOR          576(R8), X13, X13
+	VPXOR          640(R8), X13, X13
 	VPSHUFB        reverse<>+0(SB), Y14, Y1
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VPXOR          Y10, Y1, Y1
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x00, (DX), Y1, Y8
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        Y15, Y0, Y0
-	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x01, (DX), Y1, Y9
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 672(R8), Y15
+	VPXOR          Y10, Y1, Y1
 	VAESENC        Y15, Y0, Y0
-	VPCLMULQDQ     $0x10, (DX), Y1, Y11
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 688(R8), Y15
 	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x00, (DX), Y1, Y8
 	VAESENC        X15, X13, X13
-	VPCLMULQDQ     $0x11, (DX), Y1, Y10
 	VBROADCASTI128 704(R8), Y15
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
+	VPCLMULQDQ     $0x01, (DX), Y1, Y9
 	VBROADCASTI128 720(R8), Y15
-	VPXOR          Y11, Y9, Y9
 	VAESENC        Y15, Y0, Y0
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VPCLMULQDQ     $0x10, (DX), Y1, Y11
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VPCLMULQDQ     $0x11, (DX), Y1, Y10
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VPXOR          Y11, Y9, Y9
+	VAESENC        Y15, Y0, Y0
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VAESENCLAST    Y15, Y0, Y0
 	VPXOR          Y14, Y0, Y14
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), X15, X11
-	VPCLMULQDQ     $0x01, 560(R8), X15, X12
+	VPCLMULQDQ     $0x00, 624(R8), X15, X11
+	VPCLMULQDQ     $0x01, 624(R8), X15, X12
 	VPXOR          Y11, Y8, Y8
 	VPXOR          Y12, Y9, Y9
-	VPCLMULQDQ     $0x10, 560(R8), X15, X11
-	VPCLMULQDQ     $0x11, 560(R8), X15, X12
+	VPCLMULQDQ     $0x10, 624(R8), X15, X11
+	VPCLMULQDQ     $0x11, 624(R8), X15, X12
 	VPXOR          Y11, Y9, Y9
 	VPXOR          Y12, Y10, Y10
 	JMP            tag
@@ -18382,15 +19920,7 @@ last_0:
 	VMOVDQU        (SP), X13
 	VPINSRD        $0x00, AX, X13, X13
 	VPSHUFB        reverse<>+0(SB), X13, X13
-	VPXOR          576(R8), X13, X13
-	VBROADCASTI128 592(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 608(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 624(R8), Y15
-	VAESENC        X15, X13, X13
-	VBROADCASTI128 640(R8), Y15
-	VAESENC        X15, X13, X13
+	VPXOR          640(R8), X13, X13
 	VBROADCASTI128 656(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 672(R8), Y15
@@ -18402,14 +19932,22 @@ last_0:
 	VBROADCASTI128 720(R8), Y15
 	VAESENC        X15, X13, X13
 	VBROADCASTI128 736(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 752(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 768(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 784(R8), Y15
+	VAESENC        X15, X13, X13
+	VBROADCASTI128 800(R8), Y15
 	VAESENCLAST    X15, X13, X13
 	VMOVQ          R13, X15
 	VPINSRQ        $0x01, R11, X15, X15
 	VPXOR          X10, X15, X15
-	VPCLMULQDQ     $0x00, 560(R8), Y15, Y8
-	VPCLMULQDQ     $0x01, 560(R8), Y15, Y9
-	VPCLMULQDQ     $0x10, 560(R8), Y15, Y11
-	VPCLMULQDQ     $0x11, 560(R8), Y15, Y10
+	VPCLMULQDQ     $0x00, 624(R8), Y15, Y8
+	VPCLMULQDQ     $0x01, 624(R8), Y15, Y9
+	VPCLMULQDQ     $0x10, 624(R8), Y15, Y11
+	VPCLMULQDQ     $0x11, 624(R8), Y15, Y10
 	VPXOR          Y11, Y9, Y9
 
 tag:

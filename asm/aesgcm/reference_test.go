@@ -178,7 +178,7 @@ func TestSpecialValues(t *testing.T) {
 				nonce, xored(ciphertext, stream), aad, sealed)
 			return sealed[len(ciphertext):]
 		}
-		for _, n := range []int{16, 32, 48, 64, 80, 128, 240, 256, 272, 512, 528, 1024, 1040, 1536, 2064, 4096, 4112} {
+		for _, n := range []int{16, 32, 48, 64, 80, 128, 240, 256, 272, 512, 528, 576, 592, 768, 784, 1024, 1040, 1536, 2064, 4096, 4112} {
 			for _, octet := range []byte{0x00, 0xff, 0x80, 0x01, 0x7f} {
 				c := bytes.Repeat([]byte{octet}, n)
 				try(fmt.Sprintf("ciphertext of %x", octet), c, nil)

@@ -12,7 +12,7 @@ import (
 // Layout of the key state in octets. The kernels may read up to 48 octets past
 // the powers, where the round keys are, only to multiply them by zero.
 const (
-	powers   = 36          // H^36 .. H^1, each times x^-1, reflected
+	powers   = 40          // H^40 .. H^1, each times x^-1, reflected
 	powerEnd = powers * 16 // where H^1 ends
 	roundKey = powerEnd    // 11 (AES-128) or 15 (AES-256) of 16 octets
 	keyState = roundKey + 15*16
@@ -22,13 +22,21 @@ const (
 // More powers and larger groups save reductions. With 19 powers and groups of
 // four registers 512 octets took a tenth longer; beyond that a reduction is one
 // instruction in thirty.
+//
+// A message that is only a vector longer than a group is hashed in one go as
+// well. That takes 39 powers, for 36 blocks of text, two of associated data and
+// the lengths; with 40 those of a group stand at a multiple of 64 octets from the
+// key's beginning. A key of 36 is in the same class of Go's allocator, one of 41
+// is not.
 const (
 	vector  = 64
 	vectors = 8
 	group   = vectors * vector
 
 	// part is how many vectors of a message's last group are encrypted together.
-	// For sealing, part after part, 4 was better than 2, 3, 5, 6 and 8.
+	// For sealing, part after part, 4 was better than 2, 3, 5, 6 and 8. Nine are
+	// taken as 5 and 4, which was better than 4, 4 and 1, three times 3, 6 and 3,
+	// 7 and 2, and all together.
 	part = 4
 )
 
@@ -41,9 +49,9 @@ const (
 //	Z13-Z15  temporaries; X13 the GHASH value so far, folded and reduced
 //	Z16-Z30  round keys; after the first round the first two are temporaries, or
 //	         from the second group on base and column
-//	Z31      a temporary
+//	Z31      a temporary, or the state of a ninth vector
 var (
-	state = []reg.VecPhysical{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7}
+	state = []reg.VecPhysical{reg.Z0, reg.Z1, reg.Z2, reg.Z3, reg.Z4, reg.Z5, reg.Z6, reg.Z7, reg.Z31}
 	lo    = reg.Z8
 	mi    = reg.Z9
 	hi    = reg.Z10
@@ -166,6 +174,9 @@ type kernel512 struct {
 	constants
 	rounds int
 	open   bool
+
+	nine bool // nine vectors are under way: t2 is no temporary
+	skip int  // for sealing: the state that has the text's first vector
 }
 
 // aesRounds streams all AES rounds but the first and the last for vectors from
@@ -189,7 +200,10 @@ func (k *kernel512) aesRounds(from, to int, withMask bool) (s ops) {
 // of vector i. For sealing it leaves the ciphertext in state[i].
 func (k *kernel512) finish(i int, last bool) (s ops) {
 	z, t := state[i], t2
-	from, to := at(src, i*vector), at(dst, i*vector)
+	if k.nine {
+		t = rk[0]
+	}
+	from, to := at(src, (i-k.skip)*vector), at(dst, (i-k.skip)*vector)
 	if last {
 		s.add(
 			func() { VMOVDQU8_Z(from, tail, t) },
@@ -211,7 +225,7 @@ func (k *kernel512) finish(i int, last bool) (s ops) {
 
 // hash streams the products of vectors from to to with the powers at m onwards,
 // added to the accumulators. They are state[from:to], or, for opening, what is
-// in memory at src. It spoils all temporaries and the first two round keys.
+// in memory at src. It spoils all temporaries and the first two round keys, but not the ninth state.
 func (k *kernel512) hash(from, to int, m Mem, partial bool) (s ops) {
 	p := []reg.VecPhysical{t0, t1}
 	u, v := rk[0], rk[1]
@@ -233,12 +247,16 @@ func (k *kernel512) hash(from, to int, m Mem, partial bool) (s ops) {
 	add := func(sum reg.VecPhysical) {
 		s.add(func() { VPTERNLOGQ(xor3, u, v, sum) })
 	}
-	for i := from; i < to; i += 2 {
+	step := 2
+	if k.open && k.nine {
+		step = 1 // there are no registers for two
+	}
+	for i := from; i < to; i += step {
 		// The powers stand at any multiple of 16 octets, so most loads cross a
 		// cache line: one load each, not one a product.
 		a := read(i, acc)
 		s.add(func() { VMOVDQU64(m.Offset(i*vector), p[0]) })
-		if i+1 < to {
+		if step == 2 && i+1 < to {
 			b := read(i+1, t2)
 			s.add(func() { VMOVDQU64(m.Offset((i+1)*vector), p[1]) })
 			mul(0x00, p[0], a, u)
@@ -413,7 +431,7 @@ func (k *kernel512) oneRound(l locals) {
 	VPADDD(k.sixteen, t1, ctr)
 	VAESENC(column, t0, t0)
 	VAESENC(column, t2, t1)
-	for i, z := range state {
+	for i, z := range state[:vectors] {
 		VMOVDQA64(base, z)
 		VPSHUFD(Imm(uint64(i%4)*0x55), []reg.VecPhysical{t0, t1}[i/4], col0, z)
 	}
@@ -446,11 +464,11 @@ type locals struct {
 	inert Mem // a dword to add to the octets of low by XOR
 }
 
-// advance moves to the next group.
-func advance() {
-	ADDQ(U32(group), src)
-	ADDQ(U32(group), dst)
-	SUBQ(U32(group), rest)
+// advance moves n octets on.
+func advance(n int) {
+	ADDQ(U32(n), src)
+	ADDQ(U32(n), dst)
+	SUBQ(U32(n), rest)
 }
 
 // shortData writes the reading of the aadLen octets at aad, at most 32, to
@@ -555,52 +573,22 @@ func (k *kernel512) generate(name string) {
 	}
 
 	Label("long")
-	for i, z := range state[1:] {
+	CMPQ(rest, U32((vectors+1)*vector))
+	JBE(LabelRef("nine"))
+	if !k.open {
+		CMPQ(rest, U32((vectors+part)*vector))
+		JBE(LabelRef("half"))
+	}
+	for i, z := range state[1:vectors] {
 		VPXORQ(k.first.Offset((i+1)*vector), t2, z)
 		VAESENC(rk[1], z, z)
 	}
-	Comment("Associated data: a product of its own, reduced with the first group's.")
-	MOVQ(key, reg.RAX)
-	SUBQ(aadBlks, reg.RAX)
-	XORL(aadBlks.As32(), aadBlks.As32()) // what has been hashed takes their place
-	VMOVDQU(at(reg.RAX, powerEnd-group), asY(t1))
-	emit(product(acc, t1, lo, mi, hi, t0))
+	k.dataProduct(group)
 	CMPQ(rest, U32(2*group))
 	JA(LabelRef("bulk"))
 
 	Comment("A group and a last one.")
-	other := k.parts(vectors, false, nil, at(key, powerEnd-group), 0)
-	advance()
-	VBROADCASTI32X4(at(key, roundKey), rk[0])
-	load(1)
-	VSHUFI64X2(Imm(0), ctr, ctr, t2)
-	VPXORQ(rk[0], t2, t2)
-	input := func(i int) {
-		VPXORQ(k.first.Offset(group+i*vector), t2, state[i])
-		VAESENC(rk[1], state[i], state[i])
-	}
-	if k.open {
-		emit(k.fold())
-		input(0)
-		LEAQ(k.first.Offset(group), inputs)
-		JMP(LabelRef("inputs"))
-	} else {
-		Comment("Half of the group is left to be hashed, while as much of the last one is encrypted,",
-			"be there text for it or not.")
-		for i := range part {
-			input(i)
-		}
-		VPXORQ(k.one, asX(t2), mask)
-		VAESENC(asX(rk[1]), mask, mask)
-		emit(k.aesRounds(0, part, true), append(other, k.fold()...))
-		CMPQ(rest, U32(part*vector))
-		JBE(LabelRef("begun"))
-		load(1)
-		for i := part; i < vectors; i++ {
-			input(i)
-		}
-		JMP(LabelRef("begun"))
-	}
+	k.two(0)
 
 	Label("bulk")
 	l := locals{AllocLocal(vectors / 2 * vector), AllocLocal(16), AllocLocal(8)}
@@ -663,6 +651,86 @@ func (k *kernel512) generate(name string) {
 	JMP(LabelRef("aad_some"))
 	Label("aad_long")
 	k.longData()
+
+	if !k.open {
+		Label("half")
+		Comment("Half a group and a last one, of which more than half is text: with a whole group",
+			"in front more would be encrypted than there is.")
+		VMOVDQA64(state[0], state[part])
+		for i := part + 1; i < vectors; i++ {
+			VPXORQ(k.first.Offset((i-part)*vector), t2, state[i])
+			VAESENC(rk[1], state[i], state[i])
+		}
+		k.dataProduct(group - part*vector)
+		k.two(part)
+	}
+
+	Label("nine")
+	Comment("A vector more than a group, hashed in one go like a short message.")
+	for i := 1; i < vectors; i++ {
+		VPXORQ(k.first.Offset(i*vector), t2, state[i])
+		VAESENC(rk[1], state[i], state[i])
+	}
+	VPXORQ(k.one, asX(t2), mask)
+	VAESENC(asX(rk[1]), mask, mask)
+	VPXORQ(k.first.Offset(vectors*vector), t2, state[vectors])
+	VAESENC(rk[1], state[vectors], state[vectors])
+	k.last(vectors+1, 0)
+}
+
+// dataProduct writes the multiplication of the associated data in acc by the
+// powers that stand before those of the next n octets: a product of its own,
+// reduced with theirs. aadBlks is 0 then, and what has been hashed takes its
+// place.
+func (k *kernel512) dataProduct(n int) {
+	Comment("Associated data: a product of its own, reduced with the first group's.")
+	MOVQ(key, reg.RAX)
+	SUBQ(aadBlks, reg.RAX)
+	XORL(aadBlks.As32(), aadBlks.As32())
+	VMOVDQU(at(reg.RAX, powerEnd-n), asY(t1))
+	emit(product(acc, t1, lo, mi, hi, t0))
+}
+
+// two writes the handling of a message's first group, which for sealing may be
+// only the states from skip on, and the beginning of its last one.
+func (k *kernel512) two(skip int) {
+	n := (vectors - skip) * vector
+	k.skip = skip
+	other := k.parts(vectors, false, nil, at(key, powerEnd-group), 0)
+	k.skip = 0
+	advance(n)
+	VBROADCASTI32X4(at(key, roundKey), rk[0])
+	VBROADCASTI32X4(at(key, roundKey+16), rk[1])
+	VSHUFI64X2(Imm(0), ctr, ctr, t2)
+	VPXORQ(rk[0], t2, t2)
+	input := func(i int) {
+		VPXORQ(k.first.Offset(n+i*vector), t2, state[i])
+		VAESENC(rk[1], state[i], state[i])
+	}
+	if k.open {
+		emit(k.fold())
+		input(0)
+		LEAQ(k.first.Offset(n), inputs)
+		JMP(LabelRef("inputs"))
+		return
+	}
+	Comment("Half of the group is left to be hashed, while as much of the last one is encrypted,",
+		"be there text for it or not.")
+	for i := range part {
+		input(i)
+	}
+	VPXORQ(k.one, asX(t2), mask)
+	VAESENC(asX(rk[1]), mask, mask)
+	emit(k.aesRounds(0, part, true), append(other, k.fold()...))
+	if skip == 0 {
+		CMPQ(rest, U32(part*vector))
+		JBE(LabelRef("begun"))
+	}
+	VBROADCASTI32X4(at(key, roundKey+16), rk[1])
+	for i := part; i < vectors; i++ {
+		input(i)
+	}
+	JMP(LabelRef("begun"))
 }
 
 // groups writes the handling of all whole groups but the last group or part of
@@ -680,7 +748,7 @@ func (k *kernel512) groups(l locals) {
 		emit(out, reduce)
 		emit(zero(lo, mi, hi))
 		k.oneRound(l)
-		advance()
+		advance(group)
 		CMPQ(rest, U32(group))
 		JA(LabelRef("loop"))
 		return
@@ -695,7 +763,7 @@ func (k *kernel512) groups(l locals) {
 	emit(zero(lo, mi, hi))
 	Label("enter")
 	k.oneRound(l)
-	advance()
+	advance(group)
 	CMPQ(rest, U32(group))
 	JA(LabelRef("loop"))
 }
@@ -721,10 +789,10 @@ func (k *kernel512) lastProduct() ops {
 }
 
 // parts writes the encryption and hashing of n vectors, with the powers at m
-// onwards. If they are the last, the last of them has 1 to 64 octets, and the
-// tag's mask is made. first goes in between, before anything is hashed. If begun
-// is set, the first part's states, and the mask, are through all rounds but the
-// last one already. The products that nothing is left to hide behind are
+// onwards; for sealing, without the first skip ones. If they are the last, the
+// last of them has 1 to 64 octets, and the tag's mask is made. first goes in
+// between, before anything is hashed. If begun is set, the first part's states,
+// and the mask, are through all rounds but the last one already. The products that nothing is left to hide behind are
 // returned, to be written next.
 func (k *kernel512) parts(n int, last bool, first ops, m Mem, begun int) ops {
 	finish := func(from, to int) {
@@ -745,7 +813,10 @@ func (k *kernel512) parts(n int, last bool, first ops, m Mem, begun int) ops {
 		return nil
 	}
 	// A part of the vectors is hashed while the next one is encrypted.
-	other, from := first, 0
+	other, from, step := first, k.skip, part
+	if k.nine {
+		step = 5
+	}
 	if begun > 0 {
 		from = min(begun, n)
 		if from == n {
@@ -755,8 +826,8 @@ func (k *kernel512) parts(n int, last bool, first ops, m Mem, begun int) ops {
 		finish(0, from)
 		other = append(first, k.hash(0, from, m, last)...)
 	}
-	for ; from < n || n == 0 && from == 0; from += part {
-		to := min(from+part, n)
+	for ; from < n || n == 0 && from == 0; from += step {
+		to := min(from+step, n)
 		emit(k.aesRounds(from, to, last && from == 0), other)
 		finish(from, to)
 		other = k.hash(from, to, m, last)
@@ -771,6 +842,7 @@ func (k *kernel512) parts(n int, last bool, first ops, m Mem, begun int) ops {
 // octets, and the end of the kernel. acc holds the associated data, or what was
 // hashed before. For begun see parts.
 func (k *kernel512) last(n, begun int) {
+	k.nine = n > vectors
 	var first ops
 	switch {
 	case n > 1:

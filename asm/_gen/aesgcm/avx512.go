@@ -225,7 +225,8 @@ func (k *kernel512) finish(i int, last bool) (s ops) {
 
 // hash streams the products of vectors from to to with the powers at m onwards,
 // added to the accumulators. They are state[from:to], or, for opening, what is
-// in memory at src. It spoils all temporaries and the first two round keys, but not the ninth state.
+// in memory at src. It spoils all temporaries and the first two round keys, but
+// not the ninth state.
 func (k *kernel512) hash(from, to int, m Mem, partial bool) (s ops) {
 	p := []reg.VecPhysical{t0, t1}
 	u, v := rk[0], rk[1]

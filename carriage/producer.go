@@ -166,9 +166,9 @@ func (p *Producer) SendAll(ctx context.Context, events [][]byte) (n int, err err
 	for {
 		done, wait, err := p.f.push(events[n:], true)
 		n += done
+		p.f.shed()
 		if wait == nil {
 			runtime.KeepAlive(p)
-			p.f.shed()
 			return n, err
 		}
 		select {

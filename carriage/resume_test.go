@@ -1,9 +1,11 @@
 package carriage_test
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"math/rand/v2"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -514,6 +516,25 @@ func TestRetained_BoundedInTotal(t *testing.T) {
 	}
 	if h.producers[5].Err() != nil {
 		t.Error("the stream itself ended")
+	}
+}
+
+// So it is while a producer waits for room with a part of its events.
+func TestRetained_BoundedInTotalWhileWaiting(t *testing.T) {
+	h := &streamed{t: t, o: carriage.StreamOptions{Resumable: true, Buffer: 60_000}}
+	cfg := config(h)
+	cfg.Retain.Total = 50_000
+	pair, b, p := serving(t, cfg)
+	p.send(t, request("1", ping1))
+	pair.Settle()
+	gone, leave := context.WithCancel(background)
+	leave()
+	n, err := h.one().SendAll(gone, slices.Repeat([][]byte{text(1000)}, 100))
+	if n != 56 || err != context.Canceled {
+		t.Fatalf("%d sent: %v", n, err)
+	}
+	if s := b.Stats(); s.RetainedEvicted != 1 {
+		t.Errorf("%+v", s)
 	}
 }
 

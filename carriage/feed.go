@@ -240,16 +240,23 @@ func (f *feed) poke() {
 	}
 }
 
+// lockedStep is how many octets push adds while it keeps the feed from its loop.
+const lockedStep = 64 << 10
+
 // push adds events of the feed's own in their order, and returns the number of those
 // that were. wait is set if it has to wait for room before it tries the next one again.
 func (f *feed) push(events [][]byte, block bool) (n int, wait <-chan struct{}, err error) {
-	f.mu.Lock()
 	for n < len(events) && wait == nil && err == nil {
-		if wait, err = f.add(events[n], block); wait == nil && err == nil {
+		f.mu.Lock()
+		for step := 0; n < len(events) && step < lockedStep; {
+			if wait, err = f.add(events[n], block); wait != nil || err != nil {
+				break
+			}
+			step += len(events[n]) + eventCost
 			n++
 		}
+		f.mu.Unlock()
 	}
-	f.mu.Unlock()
 	return n, wait, err
 }
 

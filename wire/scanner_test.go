@@ -369,6 +369,9 @@ func FuzzScanner(f *testing.F) {
 	f.Add([]byte{0, 1, 202, 0}, []byte{})
 	f.Fuzz(func(t *testing.T, program, plan []byte) {
 		const maxFrame = HeaderLen + 9*256
+		if len(program) > 512 {
+			return // frames that are left unread for long are copied again each turn
+		}
 		stream := buildStream(program)
 		want, partial, wantErr := readAll(stream, maxFrame)
 

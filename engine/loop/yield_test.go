@@ -54,9 +54,7 @@ func round(l *eventLoop, n int, work func()) (served bool) {
 			work()
 			r := new(request)
 			r.node.Owner = r
-			if wake, _ := l.dirty.PushOnce(&r.node); wake && !l.running.Load() {
-				r.served.Store(false) // here Wake would write to the loop
-			}
+			l.dirty.PushOnce(&r.node)
 			ended <- r
 		}()
 	}

@@ -16,7 +16,7 @@ var (
 	loneRequests  = flag.Int("lone", 200, "how many requests travel alone after them; of a thousand or more the 99th percentile counts")
 	idleConns     = flag.Int("idle", 500, "how many associations are idle")
 	idleBurst     = flag.Int("burst", 8, "on how many of them a message of 10 MiB goes to and fro")
-	idleQuiet     = flag.Duration("quiet", 6*time.Second, "how long they say nothing before their memory is read; associations rest after 5 s")
+	idleQuiet     = flag.Duration("quiet", 8*time.Second, "how long they say nothing before their memory is read; associations rest after 5 s")
 )
 
 // L12: notifications travel in batches and all arrive, a request among them is not

@@ -66,8 +66,9 @@ func TestL24_IdleAssociations(t *testing.T) {
 			o.MostEach = map[string]float64{"tcp": 8, "tls": 12}[transport]
 			if o.Conns < 10_000 {
 				t.Parallel()
-				// What there is only once weighs more among so few.
-				o.ServerLoops, o.MostEach = 1, o.MostEach*1.5
+				// What there is only once weighs more among so few, and on a busy machine there
+				// is more of it: 12 KiB each have been seen on TCP, where 7 are usual.
+				o.ServerLoops, o.MostEach = 1, o.MostEach*1.75
 			}
 			if buildShadows {
 				o.MostEach, o.MostGrowth = 0, 0

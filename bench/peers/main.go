@@ -4,7 +4,7 @@
 // one run, in short turns one after the other, so that what else the machine does
 // falls on all of them, and figures can be compared as ratios.
 //
-//	cd bench/peers && go run . --quick             # under a minute
+//	cd bench/peers && go run . --quick             # under a minute if the machine does nothing else
 //	cd bench/peers && go run . --json peers.json --report peers.html
 //
 // Each server has a process of its own on a loopback port. Progress goes to
@@ -72,7 +72,7 @@ func parse(args []string, stderr io.Writer) (*plan, error) {
 	p := new(plan)
 	fs := flag.NewFlagSet("peers", flag.ContinueOnError)
 	fs.SetOutput(stderr)
-	quick := fs.Bool("quick", false, "short turns and few of them, three to each peer in each scenario: under a minute")
+	quick := fs.Bool("quick", false, "short turns and few of them, three to each peer in each scenario: under a minute on a machine that does nothing else")
 	fs.IntVar(&p.rounds, "rounds", 9, "give each peer `N` turns in each scenario")
 	fs.DurationVar(&p.slice, "slice", 700*time.Millisecond, "measure for `D` in each turn")
 	fs.DurationVar(&p.warmup, "warmup", 150*time.Millisecond, "run for `D` before that")

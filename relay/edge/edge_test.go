@@ -17,6 +17,7 @@ import (
 
 	"go.uber.org/goleak"
 
+	"github.com/trestle-npamp/trestle/internal/nptest"
 	"github.com/trestle-npamp/trestle/wire/bridge"
 )
 
@@ -52,11 +53,12 @@ func newEdge(t *testing.T, cfg Config) (*Edge, *httptest.Server) {
 	s := httptest.NewServer(e)
 	t.Cleanup(func() {
 		s.Close()
+		// The server does not wait for connections that were taken over.
+		nptest.Eventually(t, func() bool { return e.gate.Inside() == 0 }, func() any {
+			return fmt.Sprintf("%d requests are still counted", e.gate.Inside())
+		})
 		if used := e.budget.Used(); used != 0 {
 			t.Errorf("%d octets of bodies are still held", used)
-		}
-		if n := e.gate.Inside(); n != 0 {
-			t.Errorf("%d requests are still counted", n)
 		}
 	})
 	return e, s

@@ -54,9 +54,8 @@ func stracing(t *testing.T, script string) {
 	}
 }
 
-func traces(t *testing.T, scenario string) (*Report, error) {
+func traces(t *testing.T, o Options) (*Report, error) {
 	t.Helper()
-	o := small(scenario)
 	o.Transport, o.Syscalls = "tcp", true
 	p := startPeer(t, o)
 	target, err := Engine(o, quietly, p.Hello)
@@ -76,18 +75,18 @@ func TestSystemCallsThatCanNotBeCounted(t *testing.T) {
 	if err := Traceable(); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), "the program strace") {
 		t.Errorf("no strace: %v", err)
 	}
-	if _, err := traces(t, Unary); !errors.Is(err, ErrTrace) {
+	if _, err := traces(t, small(Unary)); !errors.Is(err, ErrTrace) {
 		t.Errorf("no strace: measured with %v", err)
 	}
 	stracing(t, "echo \"strace: attach: ptrace(PTRACE_SEIZE, $6): Operation not permitted\" >&2\nexit 1\n")
 	if err := Traceable(); err != nil {
 		t.Error(err)
 	}
-	if _, err := traces(t, Unary); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), "Operation not permitted") || !strings.Contains(err.Error(), "takes root") {
+	if _, err := traces(t, small(Unary)); !errors.Is(err, ErrTrace) || !strings.Contains(err.Error(), "Operation not permitted") || !strings.Contains(err.Error(), "takes root") {
 		t.Errorf("without leave: %v", err)
 	}
 	stracing(t, "echo \"strace: Process $6 attached\" >&2\necho nonsense >\"$4\"\n")
-	if _, err := traces(t, Unary); !errors.Is(err, ErrTrace) {
+	if _, err := traces(t, small(Unary)); !errors.Is(err, ErrTrace) {
 		t.Errorf("a table that is none: %v", err)
 	}
 	for _, scenario := range []string{Notify, Idle} {
@@ -110,7 +109,7 @@ echo "strace: Process $6 attached with 5 threads" >&2
 while :; do sleep 0.02; done
 `)
 	for scenario, one := range map[string]string{Unary: "request", Stream: "event", Handshake: "handshake"} {
-		r, err := traces(t, scenario)
+		r, err := traces(t, small(scenario))
 		if err != nil {
 			t.Fatalf("%s: %v", scenario, err)
 		}
@@ -142,16 +141,8 @@ while :; do sleep 0.02; done
 // the least: one at a time, a read and a write on either side.
 func TestStraceSeesReadsAndWrites(t *testing.T) {
 	o := small(Unary)
-	o.Transport, o.Syscalls, o.Conns, o.InFlight = "tcp", true, 1, 1
-	p := startPeer(t, o)
-	target, err := Engine(o, quietly, p.Hello)
-	if err != nil {
-		t.Fatal(errors.Join(err, p.Close()))
-	}
-	r, err := Measure(t.Context(), o, target, p, new(bytes.Buffer))
-	if err := p.Close(); err != nil {
-		t.Error(err)
-	}
+	o.Conns, o.InFlight = 1, 1
+	r, err := traces(t, o)
 	if errors.Is(err, ErrTrace) {
 		return // it was said why; see above
 	}

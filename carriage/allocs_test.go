@@ -126,6 +126,31 @@ func TestCallAllocatesItsReplyAlone(t *testing.T) {
 	}
 }
 
+// The transport hears of each caller that was told its answer, so that it can let it
+// ask again before it rests, and of no completion, which asks where it is told.
+func TestCallTellsItsTransportWhomItWoke(t *testing.T) {
+	b := carriage.New(config(carriage.HandlerFunc(func(r *carriage.Request) { _ = r.Respond(r.Foreign()) })))
+	d := newDirect(t, b, b)
+	q := carriage.Call{Protocol: raw, Natural: []byte("1"), Foreign: []byte("x")}
+	before := yields.Load()
+	ended := false
+	_, err := b.Start(d.client, &q, carriage.CompletionFunc(func(*carriage.Reply) { ended = true }))
+	must(t, err)
+	d.step()
+	if n := yields.Load() - before; !ended || n != 0 {
+		t.Errorf("a completion: ended %v, yielded to %d", ended, n)
+	}
+	stop := d.serve(nil)
+	for range 3 {
+		_, err := b.Call(t.Context(), d.client, &q)
+		must(t, err)
+	}
+	stop()
+	if n := yields.Load() - before; n != 3 {
+		t.Errorf("yielded to %d of 3 callers", n)
+	}
+}
+
 // A caller that goes away costs its Reply and nothing else.
 func TestCancelledCallAllocatesItsReplyAlone(t *testing.T) {
 	var r *carriage.Request

@@ -161,6 +161,11 @@ func (woken noTransport) Wake() {
 func (noTransport) Buffered() int      { return 0 }
 func (noTransport) Now() time.Duration { return 0 }
 
+// Yield counts, over all of them, how often a caller was told its answer.
+func (noTransport) Yield() { yields.Add(1) }
+
+var yields atomic.Int64
+
 func newDirect(tb testing.TB, client, server assoc.ChannelHandler, edit ...func(*assoc.Options)) *direct {
 	tb.Helper()
 	d := &direct{now: time.Hour, woken: make(noTransport, 1)}
